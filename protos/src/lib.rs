@@ -12,13 +12,15 @@ pub mod kv_event;
 pub mod load;
 mod msgpack;
 pub mod name;
+pub mod sampling;
 pub mod text;
 pub mod topic;
 
 /// Generated types of the request plane (`stator.worker.v1`).
 ///
-/// The words between proxy, fleet and agent; engines, dialects, `placement` and `model` have types of
-/// their own.
+/// The words between proxy, fleet and agent. [`worker::Sampling`] goes further: APIs write it and
+/// engines read it, see [`sampling`]. Otherwise engines, dialects, `placement` and `model` have types
+/// of their own.
 pub mod worker {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("stator.worker.v1");

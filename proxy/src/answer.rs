@@ -60,7 +60,7 @@ impl Answer {
                     written: false,
                 };
                 if echo.is_some()
-                    && options.logprobs.is_some()
+                    && options.sampling.logprobs.is_some()
                     && let Some(first) = prompt.first()
                 {
                     // Nothing came before it, so no worker can say how likely it was.
@@ -78,7 +78,7 @@ impl Answer {
             choices_per_prompt: options.n as usize,
             usage: Usage { prompt_tokens, ..Usage::default() },
             with_ids: options.return_token_ids,
-            with_logprobs: options.logprobs.is_some(),
+            with_logprobs: options.sampling.logprobs.is_some(),
             keep_stop_token: options.include_stop_str_in_output,
         }
     }

@@ -10,13 +10,10 @@ use crate::steering::{Said, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
-use stator_model::openai::{
-    ApiError, ChatRequest, CompletionRequest, GenerateOptions, Guide, Prompt,
-};
+use stator_model::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::header::{FAIRNESS_ID, SESSION_ID};
-use stator_protos::worker::guide::Form;
-use stator_protos::worker::{self, LogitBias, Sampling};
+use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -62,7 +59,7 @@ pub(crate) fn prepare(
         Api::Completion => completion(body, catalog)?,
     };
     let Asked { served, model_name, prompts, prompt_param, echo, mut options } = asked;
-    served.model.fill_defaults(&mut options);
+    options.open = options.open.or(served.model.sampling_defaults());
     let record = served.pool.record();
     check_prompts(record, prompt_param, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
@@ -76,7 +73,7 @@ pub(crate) fn prepare(
         request_id: exchange.request_id().to_owned(),
         traceparent: exchange.traceparent().map(str::to_owned),
         tracestate: exchange.tracestate().map(str::to_owned),
-        guided: options.guided.as_ref().map(|guided| guided.field),
+        guided: options.guide_field,
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
         session: exchange.header(SESSION_ID).map(|text| space.session(text)),
@@ -183,64 +180,33 @@ fn check_prompts(model: &ModelRecord, param: &str, prompts: &[Arc<[u32]>]) -> Re
     Ok(())
 }
 
-/// What the workers are told of the options, whose defaults are the API's by now.
+/// The sampling that workers are sent, with no value left open.
 fn sampling(
     model: &ModelRecord,
     options: &GenerateOptions,
     prompts: &[Arc<[u32]>],
     echo: bool,
 ) -> Result<Sampling, ApiError> {
-    check_ids(model, "stop_token_ids", options.stop_token_ids.iter().copied())?;
-    check_ids(model, "logit_bias", options.logit_bias.iter().map(|(id, _)| *id))?;
+    let mut sampling = options.sampling.clone();
+    check_ids(model, "stop_token_ids", sampling.stop_token_ids.iter().copied())?;
+    check_ids(model, "logit_bias", sampling.logit_bias.iter().map(|entry| entry.token_id))?;
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
-    let bias = |(token_id, bias): &(u32, f32)| LogitBias { token_id: *token_id, bias: *bias };
-    Ok(Sampling {
-        temperature: options.temperature.unwrap_or(1.0),
-        top_k: options.top_k.unwrap_or(0),
-        top_p: options.top_p.unwrap_or(1.0),
-        min_p: options.min_p.unwrap_or(0.0),
-        repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
-        presence_penalty: options.presence_penalty,
-        frequency_penalty: options.frequency_penalty,
-        // Also where nobody asked: an answer that goes on elsewhere goes on with the same stream.
-        seed: options.seed.unwrap_or_else(rand::random),
-        seed_is_drawn: options.seed.is_none(),
-        logit_bias: options.logit_bias.iter().map(bias).collect(),
-        logprobs: options.logprobs,
-        prompt_logprobs: options.logprobs.filter(|_| echo),
-        min_tokens: options.min_tokens,
-        max_tokens: max_tokens(model, options, longest)?,
-        stop_token_ids: options.stop_token_ids.clone(),
-        ignore_eos: options.ignore_eos,
-        guide: options.guided.as_ref().map(|guided| guide(&guided.guide)),
-    })
-}
-
-fn guide(guide: &Guide) -> worker::Guide {
-    let form = match guide.clone() {
-        Guide::JsonSchema(schema) => Form::JsonSchema(schema),
-        Guide::JsonObject => Form::JsonObject(worker::JsonObject {}),
-        Guide::Regex(regex) => Form::Regex(regex),
-        Guide::Choices(texts) => Form::Choices(worker::Choices { texts }),
-        Guide::Grammar(grammar) => Form::Grammar(grammar),
-        Guide::StructuralTag(tag) => Form::StructuralTag(tag),
-    };
-    worker::Guide { form: Some(form) }
+    options.open.fill(&mut sampling);
+    // Also where nobody asked: an answer that goes on elsewhere goes on with the same stream.
+    sampling.seed = options.seed.unwrap_or_else(rand::random);
+    sampling.seed_is_drawn = options.seed.is_none();
+    sampling.prompt_logprobs = sampling.logprobs.filter(|_| echo);
+    sampling.max_tokens = max_tokens(model, options.open.max_tokens, longest)?;
+    Ok(sampling)
 }
 
 /// The tokens that fit: what was asked for, else what the context leaves.
-fn max_tokens(
-    model: &ModelRecord,
-    options: &GenerateOptions,
-    longest: usize,
-) -> Result<u32, ApiError> {
+fn max_tokens(model: &ModelRecord, asked: Option<u32>, longest: usize) -> Result<u32, ApiError> {
     let context = model.context_length as usize;
     let left = context.saturating_sub(longest);
-    match options.max_tokens.map_or(1, |max| max as usize) {
-        wanted if wanted > left => {
-            Err(ApiError::context_length_exceeded(longest, options.max_tokens, context))
-        }
-        _ => Ok(options.max_tokens.unwrap_or(left as u32)),
+    match asked.map_or(1, |max| max as usize) {
+        wanted if wanted > left => Err(ApiError::context_length_exceeded(longest, asked, context)),
+        _ => Ok(asked.unwrap_or(left as u32)),
     }
 }
 

@@ -8,12 +8,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stator_protos::worker::Sampling;
 use stator_timing::Timing;
 use stator_worker_agent::engine::cpu::{self, Model};
 use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{
-    Engine, EngineOptions, ModelInfo, Request, RequestKey, Sampling, Step,
-};
+use stator_worker_agent::engine::{Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
 use stator_worker_agent::model_files::ModelFiles;
 
 #[path = "../fixtures/random.rs"]
@@ -114,7 +113,7 @@ fn finish(engine: &mut impl Engine) {
 fn request(key: u64, len: usize, max_tokens: u32) -> Request {
     let start = if max_tokens > 1 && len > 1000 { 0 } else { key as u32 };
     let tokens = (0..len as u32).map(|i| (i * 31 + start * 17) % 4096).collect();
-    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::neutral() };
     Request {
         key: RequestKey(key),
         tokens,

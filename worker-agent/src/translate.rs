@@ -1,10 +1,6 @@
 //! Between the request plane's messages and the engine's types: everything that a client can get
 //! wrong without the engine's help is found here.
 
-mod sampling;
-
-pub(crate) use sampling::told as sampling_of;
-
 use crate::engine::{self, FinishReason, Request, RequestKey};
 use stator_dialect::{Delta, Finish};
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
@@ -38,7 +34,7 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
         let bytes = submit.cache_salt.len();
         return Err(format!("cache_salt: {bytes} bytes, limit {CACHE_SALT_MAX_BYTES}"));
     }
-    let sampling = sampling::taken(submit.sampling.unwrap_or_default())?;
+    let sampling = submit.sampling.unwrap_or_default().checked()?;
     if resumed > 0 && sampling.guide.is_some() {
         // Its form would begin anew behind the half that is there.
         return Err(format!("resumed_tokens: {resumed}, 0 for an answer of a given form"));
@@ -201,7 +197,7 @@ mod tests {
             (check(|s| s.sampling = None), "max_tokens: 0 is below 1"),
             (check_sampling(|s| s.temperature = f32::NAN), "temperature: NaN is not in 0..=2"),
             (check_sampling(|s| s.temperature = -0.5), "temperature: -0.5 is not in 0..=2"),
-            (check_sampling(|s| s.top_p = 1.5), "top_p: 1.5 is not in 0..=1"),
+            (check_sampling(|s| s.top_p = 1.5), "top_p: 1.5 is not above 0 and at most 1"),
             (check_sampling(|s| s.min_p = f32::INFINITY), "min_p: inf is not in 0..=1"),
             (check_sampling(|s| s.presence_penalty = 3.0), "presence_penalty: 3 is not in -2..=2"),
             (check_sampling(|s| s.logprobs = Some(21)), "logprobs: 21 is not in 0..=20"),
@@ -260,7 +256,7 @@ mod tests {
                 prop_assert!((-2.0..=2.0).contains(&s.frequency_penalty));
                 prop_assert!(s.logprobs <= Some(20) && s.prompt_logprobs <= Some(20));
                 prop_assert!(1 <= s.max_tokens && s.min_tokens <= s.max_tokens);
-                prop_assert!(s.logit_bias.iter().all(|(_, b)| (-100.0..=100.0).contains(b)));
+                prop_assert!(s.logit_bias.iter().all(|b| (-100.0..=100.0).contains(&b.bias)));
             }
         }
     }

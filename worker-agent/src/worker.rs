@@ -226,9 +226,9 @@ impl Driver {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
-        if let Some(guide) = &request.sampling.guide {
+        if let Some(form) = request.sampling.form() {
             let message =
-                format!("guide: the engine here has no guided decoding ({})", guide.name());
+                format!("guide: the engine here has no guided decoding ({})", form.name());
             return self.fail(key, ErrorKind::Invalid, message);
         }
         match extras.prefill.clone() {

@@ -2,23 +2,7 @@
 
 use super::ModelError;
 use serde_json::Value;
-
-/// The model's own sampling defaults, from `generation_config.json`; `None` if it does not set one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GenerationDefaults {
-    /// 0 to 2.
-    pub temperature: Option<f32>,
-    /// Above 0, to 1.
-    pub top_p: Option<f32>,
-    /// 0 means no limit.
-    pub top_k: Option<u32>,
-    /// 0 to 1.
-    pub min_p: Option<f32>,
-    /// Above 0.
-    pub repetition_penalty: Option<f32>,
-    /// Most tokens of an answer.
-    pub max_tokens: Option<u32>,
-}
+use stator_protos::sampling::{Number, Numbers, OpenSampling};
 
 /// The special tokens that `transformers` gives to templates, in its order.
 const SPECIAL_TOKENS: [&str; 7] =
@@ -61,19 +45,19 @@ pub(crate) fn special_tokens(config: &Value, map: &Value) -> Vec<(String, String
     SPECIAL_TOKENS.into_iter().filter_map(token).collect()
 }
 
-/// The sampling defaults. Values outside of what a request may say are dropped.
-pub(crate) fn generation_defaults(config: &Value) -> GenerationDefaults {
-    let number = |name: &str, low: f64, high: f64| {
-        config[name].as_f64().filter(|value| (low..=high).contains(value)).map(|value| value as f32)
-    };
-    let positive = |name: &str, high: f64| number(name, 0.0, high).filter(|value| *value > 0.0);
+/// The model's own sampling defaults, from `generation_config.json`. Values that no request may give
+/// are dropped.
+pub(crate) fn sampling_defaults(config: &Value) -> OpenSampling {
+    let mut numbers = Numbers::default();
+    for number in Number::ALL.into_iter().filter(|number| number.is_in_model_files()) {
+        let value = config[number.name()].as_f64();
+        let value = value.filter(|value| number.range().contains(*value));
+        numbers.set(number, value.map(|value| value as f32));
+    }
     let count = |name: &str| config[name].as_u64().and_then(|count| u32::try_from(count).ok());
-    GenerationDefaults {
-        temperature: number("temperature", 0.0, 2.0),
-        top_p: positive("top_p", 1.0),
+    OpenSampling {
+        numbers,
         top_k: count("top_k"),
-        min_p: number("min_p", 0.0, 1.0),
-        repetition_penalty: positive("repetition_penalty", 2.0),
         max_tokens: count("max_new_tokens").filter(|max| *max > 0),
     }
 }
@@ -150,14 +134,12 @@ mod tests {
 
     #[test]
     fn sampling_defaults_out_of_range_are_dropped() {
-        let defaults = generation_defaults(
+        let defaults = sampling_defaults(
             &json!({"temperature": 0.6, "top_p": 0, "top_k": -1, "max_new_tokens": 7}),
         );
-        let expected = GenerationDefaults {
-            temperature: Some(0.6),
-            max_tokens: Some(7),
-            ..Default::default()
-        };
+        let mut numbers = Numbers::default();
+        numbers.set(Number::Temperature, Some(0.6));
+        let expected = OpenSampling { numbers, max_tokens: Some(7), top_k: None };
         assert_eq!(defaults, expected);
     }
 }

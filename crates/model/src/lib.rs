@@ -23,12 +23,12 @@ mod word_cache;
 mod words;
 
 pub use detokenizer::Detokenizer;
-pub use files::GenerationDefaults;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
 
-use crate::openai::{ApiError, ChatRequest, GenerateOptions};
+use crate::openai::{ApiError, ChatRequest};
 use bytes::Bytes;
+use stator_protos::sampling::OpenSampling;
 use std::borrow::Cow;
 use std::time::SystemTime;
 use template::ChatTemplate;
@@ -65,7 +65,7 @@ pub struct Model {
     eos_ids: Vec<u32>,
     context_length: Option<u32>,
     vocabulary_size: usize,
-    defaults: GenerationDefaults,
+    sampling_defaults: OpenSampling,
 }
 
 impl Model {
@@ -123,7 +123,7 @@ impl Model {
             tokenizer,
             eos_ids,
             context_length: files::context_length(&config, &tokenizer_config),
-            defaults: files::generation_defaults(&generation_config),
+            sampling_defaults: files::sampling_defaults(&generation_config),
         })
     }
 
@@ -148,24 +148,13 @@ impl Model {
     }
 
     /// Sampling defaults that the model's authors recommend.
-    pub fn defaults(&self) -> &GenerationDefaults {
-        &self.defaults
+    pub fn sampling_defaults(&self) -> &OpenSampling {
+        &self.sampling_defaults
     }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
-    }
-
-    /// Puts the model's defaults where the request says nothing.
-    pub fn fill_defaults(&self, options: &mut GenerateOptions) {
-        let defaults = &self.defaults;
-        options.temperature = options.temperature.or(defaults.temperature);
-        options.top_p = options.top_p.or(defaults.top_p);
-        options.top_k = options.top_k.or(defaults.top_k);
-        options.min_p = options.min_p.or(defaults.min_p);
-        options.repetition_penalty = options.repetition_penalty.or(defaults.repetition_penalty);
-        options.max_tokens = options.max_tokens.or(defaults.max_tokens);
     }
 
     /// The prompt of a chat, as text. `now` is for templates that tell the date.

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::{Value, json};
+use stator_protos::sampling::Number;
 use std::time::UNIX_EPOCH;
 
 fn file(name: &str) -> Bytes {
@@ -67,9 +68,10 @@ fn the_request_counts_before_the_models_defaults() {
     let model =
         load(&[("generation_config.json", json!({"temperature": 0.5, "top_k": 7}))]).unwrap();
     let body = r#"{"model":"m","temperature":1.5,"messages":[{"role":"user","content":"hi"}]}"#;
-    let mut options = ChatRequest::parse(body.as_bytes()).unwrap().options;
-    model.fill_defaults(&mut options);
-    assert_eq!((options.temperature, options.top_k, options.top_p), (Some(1.5), Some(7), None));
+    let request = ChatRequest::parse(body.as_bytes()).unwrap().options.open;
+    let open = request.or(model.sampling_defaults());
+    assert_eq!((open.numbers.get(Number::Temperature), open.top_k), (Some(1.5), Some(7)));
+    assert_eq!(open.numbers.get(Number::TopP), None);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! cut, and to no end by itself.
 
 use crate::{cut, split};
-use stator_dialect::{Ask, Hand, Kind, Sampling, replay, replay_http};
+use stator_dialect::{Ask, Hand, Kind, replay, replay_http};
+use stator_protos::worker::Sampling;
 use std::sync::Arc;
 
 const KINDS: [Kind; 3] = [Kind::Vllm, Kind::Sglang, Kind::Trtllm];
@@ -16,7 +17,7 @@ pub(crate) fn run(input: &[u8]) {
     let ask = Ask {
         id: "a".into(),
         tokens: [1, 2, 3].into(),
-        sampling: Arc::new(Sampling { logprobs: Some(1), ..Sampling::default() }),
+        sampling: Arc::new(Sampling { logprobs: Some(1), ..Sampling::neutral() }),
         cache_salt: None,
         lora: None,
         priority: 0,

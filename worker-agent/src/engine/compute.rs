@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::TokenLogprobs;
 use super::pool::BlockId;
 use super::transfer::KvForm;
-use super::{Sampling, TokenLogprobs};
+use stator_protos::worker::Sampling;
 
 /// Computes tokens: real arithmetic, or a model of its timing.
 ///

@@ -28,7 +28,8 @@ use named::NamedBlocks;
 use transfer::{BlockKv, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
-pub use stator_dialect::{Sampling, TokenLogprobs};
+pub use stator_dialect::TokenLogprobs;
+use stator_protos::worker::Sampling;
 
 /// A model server's heart: takes requests, computes them in steps, keeps their KV in blocks.
 pub trait Engine: Send {

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::KvEvent;
 
-use super::{
-    Engine, Finish, FinishReason, Output, Request, RequestKey, Sampling, Step, TokenLogprobs,
-};
+use super::{Engine, Finish, FinishReason, Output, Request, RequestKey, Step, TokenLogprobs};
+use stator_protos::worker::Sampling;
 
 /// One choice's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,7 +30,7 @@ impl Answer {
 
 /// A greedy request of one choice.
 pub(crate) fn request(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
-    request_with(key, tokens, Sampling { max_tokens, ..Sampling::default() })
+    request_with(key, tokens, Sampling { max_tokens, ..Sampling::neutral() })
 }
 
 /// A request of one choice.

@@ -5,15 +5,14 @@
 //! goes on from it; otherwise decode computes the prompt's last position once more.
 
 use super::request::{AnswerStart, ChoiceProgress, Failure, Job, failure, first_of, sampling};
-use crate::engine::Sampling;
 use crate::extras::Peer;
 use crate::metrics::PrefilledBy;
 use crate::peers::{self, AdmittedPeer, Why};
-use crate::translate;
 use crate::worker::Prefilled;
 use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
+use stator_protos::worker::Sampling;
 use stator_protos::worker::{self, ErrorKind};
 use tokio::time::Instant;
 
@@ -225,11 +224,11 @@ impl Job<'_> {
     fn prompt(&self, progress: &ChoiceProgress, peer: &Peer, wanted: bool) -> worker::Submit {
         let sampling = sampling(&self.request, progress.choice, 0);
         let sampling = match wanted {
-            true => worker::Sampling {
+            true => Sampling {
                 max_tokens: 1,
                 min_tokens: sampling.min_tokens.min(1),
                 prompt_logprobs: None,
-                ..translate::sampling_of(&sampling)
+                ..sampling
             },
             false => peers::any_token(),
         };

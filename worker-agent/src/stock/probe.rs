@@ -1,7 +1,8 @@
 //! Finds out whether an engine serves: by asking it, and by what comes of its requests.
 
 use super::tally::Tally;
-use stator_dialect::{Ask, Description, Dialect, Fault, Hand, Sampling};
+use stator_dialect::{Ask, Description, Dialect, Fault, Hand};
+use stator_protos::worker::Sampling;
 use stator_supervise::Progress;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,7 +173,7 @@ pub(super) fn canary(rank: Option<u16>) -> Ask {
         id: format!("canary-{unique:016x}"),
         // Not one alone, of which vLLM 0.32 with an ExampleConnector dies.
         tokens: [1, 1].into(),
-        sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::default() }),
+        sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::neutral() }),
         cache_salt: None,
         lora: None,
         priority: 0,

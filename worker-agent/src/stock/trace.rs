@@ -50,7 +50,8 @@ impl Traced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{RequestKey, Sampling};
+    use crate::engine::RequestKey;
+    use stator_protos::worker::Sampling;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -66,7 +67,7 @@ mod tests {
             resumed: 0,
             first_choice: 0,
             choices: 1,
-            sampling: Sampling::default().into(),
+            sampling: Sampling::neutral().into(),
             cache_salt: None,
             named: None,
         };

@@ -11,7 +11,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use stator_dialect::{Ask, Dialect, Hand, Kind, Options, Sampling, connect};
+use stator_dialect::{Ask, Dialect, Hand, Kind, Options, connect};
+use stator_protos::worker::Sampling;
 
 const STREAM: &[u8] =
     include_bytes!("../fixtures/vllm-0.32.0/main/31-generate-tokens-stream.response.sse");
@@ -70,7 +71,7 @@ async fn ask(dialect: &Arc<dyn Dialect>, prompt: &Arc<[u32]>) {
     let ask = Ask {
         id: "bench".into(),
         tokens: prompt.clone(),
-        sampling: Sampling::default().into(),
+        sampling: Sampling::neutral().into(),
         cache_salt: None,
         lora: None,
         priority: 0,

@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use stator_dialect::{Ask, Hand, Kind, Sampling, replay};
+use stator_dialect::{Ask, Hand, Kind, replay};
+use stator_protos::worker::Sampling;
 
 /// Shortest measurement that counts.
 const ENOUGH: Duration = Duration::from_millis(500);
@@ -68,7 +69,7 @@ fn read(kind: Kind, events: &[Vec<u8>]) -> usize {
     let ask = Ask {
         id: "bench".into(),
         tokens: [1, 2, 3].into(),
-        sampling: Sampling::default().into(),
+        sampling: Sampling::neutral().into(),
         cache_salt: None,
         lora: None,
         priority: 0,

@@ -3,6 +3,7 @@
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use stator_protos::worker::LogitBias;
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -69,16 +70,16 @@ impl Object {
     }
 
     /// Writes an object of token ids and their biases.
-    pub(crate) fn biases(&mut self, name: &'static str, biases: &[(u32, f32)]) {
+    pub(crate) fn biases(&mut self, name: &'static str, biases: &[LogitBias]) {
         if biases.is_empty() {
             return;
         }
         self.key(name);
         let mut digits = itoa::Buffer::new();
         self.bytes.push(b'{');
-        for (place, (id, bias)) in biases.iter().enumerate() {
+        for (place, LogitBias { token_id, bias }) in biases.iter().enumerate() {
             self.bytes.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });
-            self.bytes.extend_from_slice(digits.format(*id).as_bytes());
+            self.bytes.extend_from_slice(digits.format(*token_id).as_bytes());
             self.bytes.extend_from_slice(b"\":");
             serde_json::to_writer(&mut self.bytes, bias).expect("plain values go into memory");
         }
@@ -216,7 +217,8 @@ mod tests {
             sampling.unless("top_p", 1.0, 1.0);
             sampling.unless("temperature", 0.7_f32, 1.0);
             sampling.optional("seed", None::<u64>);
-            sampling.biases("logit_bias", &[(5, -1.5), (6, 100.0)]);
+            let bias = |token_id, bias| LogitBias { token_id, bias };
+            sampling.biases("logit_bias", &[bias(5, -1.5), bias(6, 100.0)]);
         });
         object.object("none", |_| {});
         object.raw("raw", r#"{"a":[1]}"#);

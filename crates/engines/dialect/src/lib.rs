@@ -24,6 +24,7 @@ mod logprobs;
 mod openai;
 mod replay;
 mod request;
+mod sampling;
 mod sglang;
 mod sse;
 #[cfg(test)]
@@ -33,11 +34,10 @@ mod trtllm;
 mod vllm;
 
 pub use connect::{ApiKey, Connector, Kind, Options, OptionsError, Role, connect};
-pub use guide::Guide;
 pub use replay::{replay, replay_http};
 pub use request::{
-    Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Sampling,
-    Shared, TokenLogprobs,
+    Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Shared,
+    TokenLogprobs,
 };
 pub use trace::Trace;
 

@@ -1,7 +1,8 @@
 //! What is asked of an engine, and what it says.
 
-use crate::{Guide, Trace};
+use crate::Trace;
 use serde_json::value::RawValue;
+use stator_protos::worker::Sampling;
 use std::sync::Arc;
 
 /// One completion of one prompt.
@@ -11,7 +12,7 @@ pub struct Ask {
     pub id: String,
     /// The prompt.
     pub tokens: Arc<[u32]>,
-    /// How tokens are chosen and when to stop.
+    /// How tokens are chosen and when to stop; checked by [`Sampling::checked`].
     pub sampling: Arc<Sampling>,
     /// Separates this request's cached blocks from those of other salts.
     pub cache_salt: Option<String>,
@@ -255,71 +256,6 @@ pub struct EventSource {
     pub replay: Option<String>,
     /// Topic that is published under.
     pub topic: String,
-}
-
-/// How tokens are chosen, and when an answer ends. Values are within the documented ranges.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0.0 to 2.0; 0 is greedy.
-    pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the most likely tokens up to this probability, (0, 1].
-    pub top_p: f32,
-    /// Drop tokens less likely than this share of the most likely one, 0 to 1.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer; 1 is
-    /// none.
-    pub repetition_penalty: f32,
-    /// Subtracted once from tokens in the answer, -2 to 2.
-    pub presence_penalty: f32,
-    /// Subtracted per occurrence in the answer, -2 to 2.
-    pub frequency_penalty: f32,
-    /// Random stream: with the choice's number and a token's place in the answer it decides.
-    pub seed: u64,
-    /// Nobody asked for the seed: an answer that was chosen by another is as good.
-    pub seed_is_drawn: bool,
-    /// Added to the logits of these tokens, -100 to 100.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Report logprobs with this many alternatives, at most 20.
-    pub logprobs: Option<u32>,
-    /// The same for the prompt; the request then reuses no cached prefix.
-    pub prompt_logprobs: Option<u32>,
-    /// No end before this many tokens.
-    pub min_tokens: u32,
-    /// End after this many tokens, at least 1.
-    pub max_tokens: u32,
-    /// Further tokens that end the answer.
-    pub stop_token_ids: Vec<u32>,
-    /// The model's end-of-sequence tokens do not end the answer.
-    pub ignore_eos: bool,
-    /// What the answer must look like, where it is not free.
-    pub guide: Option<Guide>,
-}
-
-impl Default for Sampling {
-    /// Greedy, 16 tokens at most, nothing else asked for.
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            seed: 0,
-            seed_is_drawn: false,
-            logit_bias: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: None,
-            min_tokens: 0,
-            max_tokens: 16,
-            stop_token_ids: Vec::new(),
-            ignore_eos: false,
-            guide: None,
-        }
-    }
 }
 
 /// A token's log-probability before temperature and truncation, and its alternatives.

@@ -6,6 +6,7 @@ use super::fields::{Bias, FlagOrCount, Meaning, OneOrMany, RawPrompt};
 use super::json::{Json, Text};
 use super::message::Message;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use stator_protos::sampling::Number;
 use std::fmt;
 
 /// Where a request has tokens that stand for its prompt, in the words of error messages.
@@ -170,6 +171,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Extensions<'a> {
 }
 
 impl Body<'_> {
+    /// The value of a sampling parameter that is a plain number.
+    pub(crate) fn number(&self, number: Number) -> Option<f64> {
+        match number {
+            Number::Temperature => self.temperature,
+            Number::TopP => self.top_p,
+            Number::MinP => self.min_p,
+            Number::RepetitionPenalty => self.repetition_penalty,
+            Number::PresencePenalty => self.presence_penalty,
+            Number::FrequencyPenalty => self.frequency_penalty,
+        }
+    }
+
     /// Takes the tokens that came with the prompt; an empty list is as none.
     pub(crate) fn take_token_data(&mut self) -> Option<Vec<u32>> {
         self.nvext.take()?.token_data.filter(|ids| !ids.is_empty())

@@ -1,8 +1,10 @@
 use super::*;
-use crate::openai::guide::{Guide, Guided};
 use crate::openai::message::{Content, Role};
 use http::StatusCode;
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
+use stator_protos::sampling::{Number, Numbers, OpenSampling};
+use stator_protos::worker::guide::Form;
+use stator_protos::worker::{LogitBias, Sampling};
 
 const MESSAGES: &str = r#""model":"m","messages":[{"role":"user","content":"hi"}]"#;
 
@@ -30,9 +32,9 @@ fn the_smallest_chat_asks_for_nothing() {
     assert_eq!(request.messages[0].content, Content::Text("hi".into()));
     assert!(request.add_generation_prompt);
     let options = request.options;
-    assert_eq!((options.temperature, options.max_tokens, options.n), (None, None, 1));
+    assert_eq!((options.open, options.n), (OpenSampling::default(), 1));
     assert_eq!(
-        (options.logprobs, options.stream, options.skip_special_tokens),
+        (options.sampling.logprobs, options.stream, options.skip_special_tokens),
         (None, false, true)
     );
 }
@@ -48,30 +50,33 @@ fn every_option_is_read() {
         "return_token_ids":true,"add_special_tokens":true,"unknown":{"a":[1]},"store":null,"best_of":3"#,
     )
     .unwrap();
+    let mut numbers = Numbers::default();
+    let given = [0.5, 0.9, 0.1, 1.5, -1.0, 2.0];
+    for (number, value) in Number::ALL.into_iter().zip(given) {
+        numbers.set(number, Some(value));
+    }
+    let bias = |token_id, bias| LogitBias { token_id, bias };
     let expected = GenerateOptions {
-        max_tokens: Some(7),
-        min_tokens: 2,
-        temperature: Some(0.5),
-        top_p: Some(0.9),
-        top_k: Some(0),
-        min_p: Some(0.1),
-        repetition_penalty: Some(1.5),
-        presence_penalty: -1.0,
-        frequency_penalty: 2.0,
+        open: OpenSampling { numbers, top_k: Some(0), max_tokens: Some(7) },
+        sampling: Sampling {
+            min_tokens: 2,
+            stop_token_ids: vec![5],
+            logit_bias: vec![bias(7, -100.0), bias(8, 1.5)],
+            logprobs: Some(2),
+            ignore_eos: true,
+            guide: Some(Form::any_object().into()),
+            ..Sampling::neutral()
+        },
+        guide_field: Some("response_format"),
         seed: Some(u64::MAX),
         n: 3,
         stop: vec!["a".into(), "b".into()],
-        stop_token_ids: vec![5],
-        logit_bias: vec![(7, -100.0), (8, 1.5)],
-        logprobs: Some(2),
-        ignore_eos: true,
         skip_special_tokens: false,
         include_stop_str_in_output: true,
         return_token_ids: true,
         stream: true,
         include_usage: true,
         continuous_usage_stats: true,
-        guided: Some(Guided { field: "response_format", guide: Guide::JsonObject }),
         cache_salt: Some("s".into()),
         extension_salt: None,
         add_special_tokens: Some(true),
@@ -88,7 +93,7 @@ fn values_out_of_range_name_field_value_and_limit() {
         (r#","top_p":1.01"#, "top_p", "1.01"),
         (r#","min_p":1.5"#, "min_p", "0..=1"),
         (r#","top_k":-2"#, "top_k", "-2"),
-        (r#","repetition_penalty":0"#, "repetition_penalty", "above 0"),
+        (r#","repetition_penalty":0"#, "repetition_penalty", "0.01..=2"),
         (r#","presence_penalty":2.1"#, "presence_penalty", "-2..=2"),
         (r#","frequency_penalty":-3"#, "frequency_penalty", "-2..=2"),
         (r#","n":0"#, "n", "1..=128"),

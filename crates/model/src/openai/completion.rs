@@ -50,7 +50,8 @@ impl<'a> CompletionRequest<'a> {
             return Err(ApiError::unsupported("messages", message));
         }
         let mut options = request::check(&body, logprobs(&body)?)?;
-        options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(options.min_tokens));
+        let min_tokens = options.sampling.min_tokens;
+        options.open.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(min_tokens));
         let model = request::model(&mut body)?.0;
         let prompts = prompts(body.prompt.take().ok_or_else(|| ApiError::missing("prompt"))?)?;
         let choices = prompts.len() as u64 * u64::from(options.n);

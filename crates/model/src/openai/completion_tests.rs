@@ -57,7 +57,7 @@ fn choices_of_all_prompts_are_limited() {
 #[test]
 fn logprobs_is_a_number_up_to_five() {
     let logprobs = |value: &str| {
-        parse(&format!(r#""prompt":"a","logprobs":{value}"#)).map(|(_, o)| o.logprobs)
+        parse(&format!(r#""prompt":"a","logprobs":{value}"#)).map(|(_, o)| o.sampling.logprobs)
     };
     assert_eq!(logprobs("null"), Ok(None));
     assert_eq!(logprobs("0"), Ok(Some(0)));
@@ -69,9 +69,9 @@ fn logprobs_is_a_number_up_to_five() {
 
 #[test]
 fn answers_are_sixteen_tokens_unless_asked() {
-    assert_eq!(parse(r#""prompt":"a""#).unwrap().1.max_tokens, Some(16));
-    assert_eq!(parse(r#""prompt":"a","min_tokens":20"#).unwrap().1.max_tokens, Some(20));
-    assert_eq!(parse(r#""prompt":"a","max_tokens":3"#).unwrap().1.max_tokens, Some(3));
+    assert_eq!(parse(r#""prompt":"a""#).unwrap().1.open.max_tokens, Some(16));
+    assert_eq!(parse(r#""prompt":"a","min_tokens":20"#).unwrap().1.open.max_tokens, Some(20));
+    assert_eq!(parse(r#""prompt":"a","max_tokens":3"#).unwrap().1.open.max_tokens, Some(3));
 }
 
 #[test]

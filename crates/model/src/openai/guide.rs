@@ -6,6 +6,7 @@
 use super::body::Body;
 use super::error::ApiError;
 use super::json::Json;
+use stator_protos::worker::guide::Form;
 use std::borrow::Cow;
 
 /// Longest schema, expression, grammar or tag, and longest choices together, in bytes.
@@ -16,33 +17,16 @@ pub const GUIDE_CHOICES_MAX: usize = 1024;
 pub const GUIDE_DEPTH_MAX: usize = 64;
 
 /// The form of an answer, and the field that asks for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guided {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Guided {
     /// In the words of the request.
     pub field: &'static str,
     /// What the answer must be.
-    pub guide: Guide,
-}
-
-/// The form of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guide {
-    /// JSON that conforms to this JSON Schema, as JSON text of an object.
-    JsonSchema(String),
-    /// Any JSON object.
-    JsonObject,
-    /// Text that this regular expression matches.
-    Regex(String),
-    /// One of these texts, none of them empty.
-    Choices(Vec<String>),
-    /// Text of a grammar, in the engine's own notation.
-    Grammar(String),
-    /// Free text with parts of a form: a `response_format` of that type, as JSON text.
-    StructuralTag(String),
+    pub form: Form,
 }
 
 /// What a field that stands for one kind of form says of it.
-type Kind = fn(&str, &Json<'_>) -> Result<Option<Guide>, ApiError>;
+type Kind = fn(&str, &Json<'_>) -> Result<Option<Form>, ApiError>;
 
 /// The form that a request asks for, if any.
 ///
@@ -65,23 +49,23 @@ pub(crate) fn guided(body: &Body<'_>) -> Result<Option<Guided>, ApiError> {
     let mut found: Option<Guided> = None;
     for (field, value, kind) in fields {
         let Some(value) = value else { continue };
-        let Some(guide) = kind(field, value)? else { continue };
+        let Some(form) = kind(field, value)? else { continue };
         if let Some(Guided { field: other, .. }) = found {
             let message = format!("{other} and {field} each give the answer a form: one may");
             return Err(ApiError::impossible(field, message));
         }
-        found = Some(Guided { field, guide });
+        found = Some(Guided { field, form });
     }
     Ok(found)
 }
 
-fn response_format(field: &str, format: &Json<'_>) -> Result<Option<Guide>, ApiError> {
+fn response_format(field: &str, format: &Json<'_>) -> Result<Option<Form>, ApiError> {
     if matches!(format, Json::Null) {
         return Ok(None);
     }
     match format.get("type").and_then(Json::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Guide::JsonObject)),
+        Some("json_object") => Ok(Some(Form::any_object())),
         Some("json_schema") => {
             let path = "response_format.json_schema.schema";
             let schema = format.get("json_schema").and_then(|schema| schema.get("schema"));
@@ -101,16 +85,16 @@ fn response_format(field: &str, format: &Json<'_>) -> Result<Option<Guide>, ApiE
 }
 
 /// vLLM's object, of which one member says the form and the others how it is to be taken.
-fn structured_outputs(field: &str, outputs: &Json<'_>) -> Result<Option<Guide>, ApiError> {
+fn structured_outputs(field: &str, outputs: &Json<'_>) -> Result<Option<Form>, ApiError> {
     let members = match outputs {
         Json::Null => return Ok(None),
         Json::Object(members) => members,
         _ => return Err(ApiError::invalid(field, format!("{field} must be an object"))),
     };
-    let mut found: Option<Guide> = None;
+    let mut found: Option<Form> = None;
     for (name, value) in members {
         let path = format!("{field}.{name}");
-        let guide = match &**name {
+        let form = match &**name {
             "json" => json_schema(&path, value)?,
             "regex" => regex(&path, value)?,
             "choice" => choices(&path, value)?,
@@ -118,38 +102,38 @@ fn structured_outputs(field: &str, outputs: &Json<'_>) -> Result<Option<Guide>, 
             "structural_tag" => structural_tag(&path, value)?,
             "json_object" => match value {
                 Json::Null | Json::Bool(false) => None,
-                Json::Bool(true) => Some(Guide::JsonObject),
+                Json::Bool(true) => Some(Form::any_object()),
                 _ => return Err(ApiError::invalid(&path, format!("{path} must be a boolean"))),
             },
             _ if matches!(value, Json::Null | Json::Bool(false)) => None,
             _ => return Err(ApiError::unsupported(&path, format!("{path} is not supported"))),
         };
-        if guide.is_some() && found.is_some() {
+        if form.is_some() && found.is_some() {
             let message = format!("{field} has several forms, it must have one");
             return Err(ApiError::impossible(field, message));
         }
-        found = guide.or(found);
+        found = form.or(found);
     }
     Ok(found)
 }
 
-fn json_schema(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
-    Ok(object(path, value)?.map(Guide::JsonSchema))
+fn json_schema(path: &str, value: &Json<'_>) -> Result<Option<Form>, ApiError> {
+    Ok(object(path, value)?.map(Form::JsonSchema))
 }
 
-fn structural_tag(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
-    Ok(object(path, value)?.map(Guide::StructuralTag))
+fn structural_tag(path: &str, value: &Json<'_>) -> Result<Option<Form>, ApiError> {
+    Ok(object(path, value)?.map(Form::StructuralTag))
 }
 
-fn regex(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
-    Ok(text(path, value)?.map(Guide::Regex))
+fn regex(path: &str, value: &Json<'_>) -> Result<Option<Form>, ApiError> {
+    Ok(text(path, value)?.map(Form::Regex))
 }
 
-fn grammar(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
-    Ok(text(path, value)?.map(Guide::Grammar))
+fn grammar(path: &str, value: &Json<'_>) -> Result<Option<Form>, ApiError> {
+    Ok(text(path, value)?.map(Form::Grammar))
 }
 
-fn choices(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
+fn choices(path: &str, value: &Json<'_>) -> Result<Option<Form>, ApiError> {
     let invalid = |message: String| ApiError::invalid(path, message);
     let items = match value {
         Json::Null => return Ok(None),
@@ -168,7 +152,7 @@ fn choices(path: &str, value: &Json<'_>) -> Result<Option<Guide>, ApiError> {
     });
     let texts: Vec<String> = texts.collect::<Result<_, _>>()?;
     check_size(path, texts.iter().map(String::len).sum())?;
-    Ok(Some(Guide::Choices(texts)))
+    Ok(Some(Form::one_of(texts)))
 }
 
 /// A text that is not empty.

@@ -3,15 +3,16 @@ use crate::openai::CompletionRequest;
 use proptest::prelude::*;
 
 /// The form that a completion with these members asks for.
-fn guide(members: &str) -> Result<Option<Guided>, ApiError> {
+fn guide(members: &str) -> Result<Option<(&'static str, Form)>, ApiError> {
     let body = format!(r#"{{"model":"m","prompt":"p",{members}}}"#);
-    CompletionRequest::parse(body.as_bytes()).map(|request| request.options.guided)
+    let options = CompletionRequest::parse(body.as_bytes())?.options;
+    Ok(options.guide_field.zip(options.sampling.form().cloned()))
 }
 
 #[track_caller]
-fn check(members: &str, field: &'static str, expected: Guide) {
+fn check(members: &str, field: &'static str, expected: Form) {
     let found = guide(members).unwrap_or_else(|error| panic!("{members}: {error}"));
-    assert_eq!(found, Some(Guided { field, guide: expected }), "{members}");
+    assert_eq!(found, Some((field, expected)), "{members}");
 }
 
 #[track_caller]
@@ -22,19 +23,19 @@ fn check_refused(members: &str, status: u16, param: &str, message: &str) {
     assert!(error.message.contains(message), "{members}: {error}");
 }
 
-fn schema(text: &str) -> Guide {
-    Guide::JsonSchema(text.to_owned())
+fn schema(text: &str) -> Form {
+    Form::JsonSchema(text.to_owned())
 }
 
 #[test]
 fn every_way_to_ask_for_a_form_is_taken() {
     let field = "response_format";
-    check(r#""response_format":{"type":"json_object"}"#, field, Guide::JsonObject);
+    check(r#""response_format":{"type":"json_object"}"#, field, Form::any_object());
     let format = r#""response_format":{"type":"json_schema","json_schema":
         {"name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}}"#;
     check(format, field, schema(r#"{"type":"object","properties":{"b":{},"a":{}}}"#));
     let tag = r#"{"type":"structural_tag","format":{"type":"any_text"}}"#;
-    check(&format!(r#""response_format":{tag}"#), field, Guide::StructuralTag(tag.into()));
+    check(&format!(r#""response_format":{tag}"#), field, Form::StructuralTag(tag.into()));
 
     let field = "structured_outputs";
     check(r#""structured_outputs":{"json":{"a":1.5}}"#, field, schema(r#"{"a":1.5}"#));
@@ -42,23 +43,23 @@ fn every_way_to_ask_for_a_form_is_taken() {
     check(
         r#""structured_outputs":{"regex":"a+","json":null,"disable_any_whitespace":false}"#,
         field,
-        Guide::Regex("a+".into()),
+        Form::Regex("a+".into()),
     );
-    let choices = || Guide::Choices(vec!["a".into(), "b".into()]);
+    let choices = || Form::one_of(vec!["a".into(), "b".into()]);
     check(r#""structured_outputs":{"choice":["a","b"]}"#, field, choices());
-    check(r#""structured_outputs":{"grammar":"g"}"#, field, Guide::Grammar("g".into()));
-    check(r#""structured_outputs":{"json_object":true}"#, field, Guide::JsonObject);
+    check(r#""structured_outputs":{"grammar":"g"}"#, field, Form::Grammar("g".into()));
+    check(r#""structured_outputs":{"json_object":true}"#, field, Form::any_object());
     let quoted = r#""structured_outputs":{"structural_tag":"{}"}"#;
-    check(quoted, field, Guide::StructuralTag("{}".into()));
+    check(quoted, field, Form::StructuralTag("{}".into()));
 
     check(r#""guided_json":{"type":"object"}"#, "guided_json", schema(r#"{"type":"object"}"#));
-    check(r#""guided_regex":"a|b""#, "guided_regex", Guide::Regex("a|b".into()));
+    check(r#""guided_regex":"a|b""#, "guided_regex", Form::Regex("a|b".into()));
     check(r#""guided_choice":["a","b"]"#, "guided_choice", choices());
-    check(r#""guided_grammar":"g""#, "guided_grammar", Guide::Grammar("g".into()));
+    check(r#""guided_grammar":"g""#, "guided_grammar", Form::Grammar("g".into()));
     check(r#""json_schema":"{}""#, "json_schema", schema("{}"));
-    check(r#""regex":"r""#, "regex", Guide::Regex("r".into()));
-    check(r#""ebnf":"g""#, "ebnf", Guide::Grammar("g".into()));
-    check(r#""structural_tag":"{}""#, "structural_tag", Guide::StructuralTag("{}".into()));
+    check(r#""regex":"r""#, "regex", Form::Regex("r".into()));
+    check(r#""ebnf":"g""#, "ebnf", Form::Grammar("g".into()));
+    check(r#""structural_tag":"{}""#, "structural_tag", Form::StructuralTag("{}".into()));
 }
 
 #[test]
@@ -142,7 +143,7 @@ proptest! {
             (key): { "text": text },
         });
         let members = format!(r#""guided_json":{value}"#);
-        let Some(Guided { guide: Guide::JsonSchema(written), .. }) = guide(&members).unwrap() else {
+        let Some((_, Form::JsonSchema(written))) = guide(&members).unwrap() else {
             panic!("{members}");
         };
         prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&written).unwrap(), value);

@@ -24,5 +24,4 @@ pub mod response;
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};
 pub use error::ApiError;
-pub use guide::{Guide, Guided};
 pub use request::GenerateOptions;

@@ -3,9 +3,11 @@
 use super::body::{Body, EXTENSION_SALT};
 use super::error::ApiError;
 use super::fields::Meaning;
-use super::guide::{self, Guided};
+use super::guide;
 use super::json::Text;
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
+use stator_protos::sampling::{Number, Numbers, OpenSampling};
+use stator_protos::worker::{LogitBias, Sampling};
 use std::ops::RangeInclusive;
 
 /// Most completions of one request: `n` times the number of prompts.
@@ -19,42 +21,23 @@ pub const LOGIT_BIAS_MAX: usize = 1024;
 
 /// Sampling and shape of the answer. A value of this type is within the API's limits.
 ///
-/// What is `None` was not asked for. The precedence is: the request, then the model's
-/// `generation_config.json`, then the API's defaults (temperature 1, top_p 1, no penalties).
+/// The precedence of sampling parameters is: the request, then the model's `generation_config.json`,
+/// then the API's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    /// Most tokens of an answer, at least 1; without it, what the context leaves.
-    pub max_tokens: Option<u32>,
-    /// Tokens before which the answer does not end.
-    pub min_tokens: u32,
-    /// 0 to 2; 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Above 0, to 1.
-    pub top_p: Option<f32>,
-    /// 0 means no limit.
-    pub top_k: Option<u32>,
-    /// 0 to 1.
-    pub min_p: Option<f32>,
-    /// Above 0, to 2; 1 is none.
-    pub repetition_penalty: Option<f32>,
-    /// -2 to 2.
-    pub presence_penalty: f32,
-    /// -2 to 2.
-    pub frequency_penalty: f32,
+    /// The parameters that the request may leave open. Without `max_tokens` the answer has what the
+    /// context leaves.
+    pub open: OpenSampling,
+    /// All other parameters.
+    pub sampling: Sampling,
+    /// The field that asks for the form of the answer, in the words of the request.
+    pub guide_field: Option<&'static str>,
     /// Makes the choice of tokens repeatable.
     pub seed: Option<u64>,
     /// Completions of each prompt, 1 to 128.
     pub n: u32,
     /// Texts that end the answer, none of them empty.
     pub stop: Vec<String>,
-    /// Tokens that end the answer.
-    pub stop_token_ids: Vec<u32>,
-    /// Token ids and what is added to their logits, -100 to 100.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// How many alternatives to report beside each token's logprob; `None` reports nothing.
-    pub logprobs: Option<u32>,
-    /// Continues past the model's end-of-sequence tokens.
-    pub ignore_eos: bool,
     /// Leaves special tokens out of the text.
     pub skip_special_tokens: bool,
     /// Keeps the stop text at the end of the answer.
@@ -67,8 +50,6 @@ pub struct GenerateOptions {
     pub include_usage: bool,
     /// Puts the usage so far into every chunk.
     pub continuous_usage_stats: bool,
-    /// The form that the answer must have; `None` leaves it free.
-    pub guided: Option<Guided>,
     /// Requests with different salts share no cached prefix.
     pub cache_salt: Option<String>,
     /// NVIDIA Dynamo's `nvext.cache_salt`, with the same meaning; never empty.
@@ -106,32 +87,29 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
             "stream_options needs stream to be true",
         ));
     }
-    Ok(GenerateOptions {
-        max_tokens,
+    let open = OpenSampling { numbers: numbers(body)?, top_k: top_k(body.top_k)?, max_tokens };
+    let sampling = Sampling {
         min_tokens,
-        temperature: number("temperature", body.temperature, 0.0..=2.0)?,
-        top_p: positive("top_p", body.top_p, 1.0)?,
-        top_k: top_k(body.top_k)?,
-        min_p: number("min_p", body.min_p, 0.0..=1.0)?,
-        repetition_penalty: positive("repetition_penalty", body.repetition_penalty, 2.0)?,
-        presence_penalty: number("presence_penalty", body.presence_penalty, -2.0..=2.0)?
-            .unwrap_or(0.0),
-        frequency_penalty: number("frequency_penalty", body.frequency_penalty, -2.0..=2.0)?
-            .unwrap_or(0.0),
-        seed: body.seed.map(i64::cast_unsigned),
-        n,
-        stop: stop(body)?,
         stop_token_ids: stop_token_ids(body)?,
         logit_bias: logit_bias(body)?,
         logprobs,
         ignore_eos: body.ignore_eos.unwrap_or(false),
+        ..Sampling::neutral()
+    };
+    let guided = guide::guided(body)?;
+    Ok(GenerateOptions {
+        open,
+        guide_field: guided.as_ref().map(|guided| guided.field),
+        sampling: Sampling { guide: guided.map(|guided| guided.form.into()), ..sampling },
+        seed: body.seed.map(i64::cast_unsigned),
+        n,
+        stop: stop(body)?,
         skip_special_tokens: body.skip_special_tokens.unwrap_or(true),
         include_stop_str_in_output: body.include_stop_str_in_output.unwrap_or(false),
         return_token_ids: body.return_token_ids.unwrap_or(false),
         stream,
         include_usage: options.include_usage.unwrap_or(false),
         continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
-        guided: guide::guided(body)?,
         cache_salt: cache_salt(body)?,
         extension_salt: extension_salt(body)?,
         add_special_tokens: body.add_special_tokens,
@@ -166,32 +144,18 @@ pub(crate) fn integer(
     }
 }
 
-fn number(
-    param: &str,
-    value: Option<f64>,
-    range: RangeInclusive<f64>,
-) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(value) if !range.contains(&value) => {
-            let (low, high) = (range.start(), range.end());
-            Err(ApiError::invalid(
-                param,
-                format!("{param} is {value}, it must be in {low}..={high}"),
-            ))
+fn numbers(body: &Body<'_>) -> Result<Numbers, ApiError> {
+    let mut numbers = Numbers::default();
+    for number in Number::ALL {
+        let Some(value) = body.number(number) else { continue };
+        let (param, range) = (number.name(), number.range());
+        if !range.contains(value) {
+            let message = format!("{param} is {value}, it must be {range}");
+            return Err(ApiError::invalid(param, message));
         }
-        value => Ok(value.map(|value| value as f32)),
+        numbers.set(number, Some(value as f32));
     }
-}
-
-/// A number above zero, up to a limit.
-fn positive(param: &str, value: Option<f64>, high: f64) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(value) if !(value > 0.0 && value <= high) => Err(ApiError::invalid(
-            param,
-            format!("{param} is {value}, it must be above 0 and at most {high}"),
-        )),
-        value => Ok(value.map(|value| value as f32)),
-    }
+    Ok(numbers)
 }
 
 /// -1 is how vLLM and its clients say "no limit".
@@ -226,7 +190,7 @@ fn stop_token_ids(body: &Body<'_>) -> Result<Vec<u32>, ApiError> {
     Ok(ids.to_vec())
 }
 
-fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+fn logit_bias(body: &Body<'_>) -> Result<Vec<LogitBias>, ApiError> {
     let entries = body.logit_bias.as_ref().map_or(&[][..], |bias| &bias.0);
     if entries.len() > LOGIT_BIAS_MAX {
         let message =
@@ -234,15 +198,15 @@ fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
         return Err(ApiError::invalid("logit_bias", message));
     }
     let parse = |(key, bias): &(Text<'_>, f64)| {
-        let Ok(id) = key.0.parse::<u32>() else {
+        let Ok(token_id) = key.0.parse::<u32>() else {
             let message = format!("logit_bias has the key {:?}, keys must be token ids", &*key.0);
             return Err(ApiError::invalid("logit_bias", message));
         };
         match (-100.0..=100.0).contains(bias) {
-            true => Ok((id, *bias as f32)),
+            true => Ok(LogitBias { token_id, bias: *bias as f32 }),
             false => {
                 let message =
-                    format!("logit_bias of token {id} is {bias}, it must be in -100..=100");
+                    format!("logit_bias of token {token_id} is {bias}, it must be in -100..=100");
                 Err(ApiError::invalid("logit_bias", message))
             }
         }

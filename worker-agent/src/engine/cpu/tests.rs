@@ -7,8 +7,9 @@ use serde::Deserialize;
 use super::*;
 use crate::engine::pool::BlockId;
 use crate::engine::testkit::{Answer, Driver, alone, request_with};
-use crate::engine::{Engine, FinishReason, Request, RequestKey, Rest, Sampling, TokenLogprobs};
+use crate::engine::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
 use crate::model_files::ModelFiles;
+use stator_protos::worker::{LogitBias, Sampling};
 
 #[path = "../../../fixtures/random.rs"]
 #[allow(unreachable_pub)] // A benchmark uses it, too.
@@ -136,7 +137,7 @@ fn greedy_answers_agree_with_transformers() {
     for name in MODELS {
         let Greedy { prompt, answer } = recorded(name).greedy;
         let max_tokens = answer.len() as u32;
-        let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+        let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::neutral() };
         let engine = engine(Arc::new(model(name)), options(64)).unwrap();
         let got = alone(engine, request_with(1, prompt, sampling));
         assert_eq!(got[&(1, 0)].tokens, answer, "{name}");
@@ -209,7 +210,7 @@ fn options(total_blocks: u32) -> EngineOptions {
 /// Greedy, and telling the logprobs of almost the whole vocabulary of 50.
 fn telling(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
     let logprobs = Some(20);
-    let sampling = Sampling { max_tokens, logprobs, ignore_eos: true, ..Sampling::default() };
+    let sampling = Sampling { max_tokens, logprobs, ignore_eos: true, ..Sampling::neutral() };
     request_with(key, tokens, sampling)
 }
 
@@ -307,7 +308,7 @@ fn sampled_choices_do_not_depend_on_each_other_and_can_be_resumed() {
         seed: 5,
         max_tokens: 20,
         ignore_eos: true,
-        ..Sampling::default()
+        ..Sampling::neutral()
     };
     let run = |request| alone(engine(model.clone(), options(64)).unwrap(), request);
     let several = Request { choices: 3, ..request_with(1, tokens(2, 40), sampling.clone()) };
@@ -327,7 +328,7 @@ fn prompt_logprobs_are_those_of_the_whole_prompt() {
     let mut bench = Bench::new(model("llama"), 16);
     let tokens = tokens(2, 100);
     let logits = bench.chunked(&tokens, 100);
-    let sampling = Sampling { prompt_logprobs: Some(2), logprobs: Some(1), ..Sampling::default() };
+    let sampling = Sampling { prompt_logprobs: Some(2), logprobs: Some(1), ..Sampling::neutral() };
     let engine = engine(Arc::new(model("llama")), options(64)).unwrap();
     let answer = &alone(engine, request_with(1, tokens.clone(), sampling))[&(1, 0)];
     let pairs = logits.iter().zip(&tokens[1..]);
@@ -375,7 +376,11 @@ fn an_answer_ends_at_the_models_own_end() {
         alone(engine, request_with(1, tokens(1, 20), sampling))[&(1, 0)].clone()
     };
     let eos = model.info().eos_token_ids[0];
-    let biased = Sampling { logit_bias: vec![(eos, 100.0)], max_tokens: 9, ..Sampling::default() };
+    let biased = Sampling {
+        logit_bias: vec![LogitBias { token_id: eos, bias: 100.0 }],
+        max_tokens: 9,
+        ..Sampling::neutral()
+    };
     let ended = run(biased.clone());
     assert_eq!((ended.tokens.as_slice(), ended.reason()), (&[eos][..], FinishReason::Stop(eos)));
     let later = run(Sampling { min_tokens: 4, ..biased.clone() });

@@ -11,9 +11,10 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustc_hash::FxHashMap;
 
+use super::TokenLogprobs;
 use super::compute::Draw;
 use super::math::exp;
-use super::{Sampling, TokenLogprobs};
+use stator_protos::worker::{LogitBias, Sampling};
 
 /// A temperature below this is greedy. Source: vLLM's sampling epsilon.
 const GREEDY_BELOW: f32 = 1e-5;
@@ -48,8 +49,8 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>, scratch: &mut Scratch) -> u32 {
     scratch.logits.clear();
     scratch.logits.extend_from_slice(logits);
     mask_endings(&mut scratch.logits, draw);
-    for &(token, bias) in &sampling.logit_bias {
-        if let Some(logit) = scratch.logits.get_mut(token as usize) {
+    for &LogitBias { token_id, bias } in &sampling.logit_bias {
+        if let Some(logit) = scratch.logits.get_mut(token_id as usize) {
             *logit += bias;
         }
     }

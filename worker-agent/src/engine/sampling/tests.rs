@@ -22,8 +22,8 @@ fn slow_logits(logits: &[f32], sampling: &Sampling, tokens: &[u32], prompt: usiz
             return f64::NEG_INFINITY;
         }
         let mut logit = f64::from(logit);
-        for (_, bias) in sampling.logit_bias.iter().filter(|(token, _)| *token == id) {
-            logit += f64::from(*bias);
+        for entry in sampling.logit_bias.iter().filter(|entry| entry.token_id == id) {
+            logit += f64::from(entry.bias);
         }
         if tokens.contains(&id) {
             let penalty = f64::from(sampling.repetition_penalty);
@@ -62,7 +62,9 @@ fn any_sampling() -> impl Strategy<Value = Sampling> {
     let truncation = (0..8_u32, 0.05..=1.0_f32, 0.0..0.5_f32, any::<[bool; 2]>());
     let penalties = (0.5..2.0_f32, -2.0..2.0_f32, -2.0..2.0_f32);
     let endings = (0..6_u32, prop::collection::vec(0..12_u32, 0..3));
-    let bias = prop::collection::vec((0..12_u32, -100.0..100.0_f32), 0..3);
+    let entry =
+        (0..12_u32, -100.0..100.0_f32).prop_map(|(token_id, bias)| LogitBias { token_id, bias });
+    let bias = prop::collection::vec(entry, 0..3);
     (0.1..2.0_f32, truncation, penalties, endings, bias).prop_map(
         |(
             temperature,
@@ -82,7 +84,7 @@ fn any_sampling() -> impl Strategy<Value = Sampling> {
                 min_tokens: endings.0,
                 stop_token_ids: endings.1,
                 logit_bias,
-                ..Sampling::default()
+                ..Sampling::neutral()
             }
         },
     )
@@ -172,7 +174,7 @@ proptest! {
 fn top_p_alone_sorts_as_many_as_it_needs() {
     // 3000 tokens of which the best 1000 or so make up the half: more than are sorted at first.
     let logits: Vec<f32> = (0..3000).map(|i| ((i * 7919) % 3000) as f32 / 3000.0).collect();
-    let sampling = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() };
+    let sampling = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::neutral() };
     let kept = slow_probabilities(&slow_logits(&logits, &sampling, &[1], 1), &sampling);
     assert!(kept.len() > 256 * 3 && kept.len() < 2000);
     let (mut scratch, draw) = (Scratch::default(), draw(&sampling, &[1], 1));
@@ -197,9 +199,9 @@ fn the_stream_depends_on_seed_choice_and_position_alone() {
 
 #[test]
 fn broken_logits_do_not_stop_the_engine() {
-    let sampled = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() };
-    let plain = Sampling { temperature: 1.0, ..Sampling::default() };
-    for sampling in [&Sampling::default(), &sampled, &plain] {
+    let sampled = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::neutral() };
+    let plain = Sampling { temperature: 1.0, ..Sampling::neutral() };
+    for sampling in [&Sampling::neutral(), &sampled, &plain] {
         assert_eq!(choose(&[f32::NAN, f32::NAN, 1.0], sampling, &[1], 1), 2);
         assert_eq!(choose(&[f32::NEG_INFINITY; 3], sampling, &[1], 1), 0);
         assert_eq!(choose(&[f32::NAN; 3], sampling, &[1], 1), 0);

@@ -22,6 +22,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
+use stator_protos::worker::LogitBias;
 
 use self::queue::Queue;
 use self::sequence::Sequence;
@@ -101,7 +102,9 @@ impl<C: Compute> Scheduler<C> {
             return invalid(format!("token id {token} is not below the vocabulary size {vocab}"));
         }
         let mut biased = request.sampling.logit_bias.iter();
-        if let Some((token, _)) = biased.find(|(token, _)| *token >= vocab) {
+        if let Some(LogitBias { token_id: token, .. }) =
+            biased.find(|entry| entry.token_id >= vocab)
+        {
             return invalid(format!(
                 "logit_bias: token id {token} is not below the vocabulary size {vocab}"
             ));

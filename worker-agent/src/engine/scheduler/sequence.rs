@@ -6,9 +6,8 @@ use super::shared::KeptPrompt;
 use crate::engine::compute::{Computed, Draw, Item};
 use crate::engine::named::NamedBlocks;
 use crate::engine::pool::{BlockId, Pool};
-use crate::engine::{
-    Finish, FinishReason, ModelInfo, Output, Request, RequestKey, Sampling, TokenLogprobs,
-};
+use crate::engine::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
+use stator_protos::worker::Sampling;
 
 /// Prompt tokens computed in one step where logprobs of each are wanted: bounds the logits held.
 const PROMPT_LOGPROBS_CHUNK: usize = 64;

@@ -4,10 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::FinishReason;
+use crate::engine::TokenLogprobs;
 use crate::engine::pool::BlockId;
 use crate::engine::testkit::{Answer, Driver, alone, request, request_with};
 use crate::engine::transfer::KvForm;
-use crate::engine::{Sampling, TokenLogprobs};
+use stator_protos::worker::Sampling;
 
 const VOCAB: u32 = 100;
 const EOS: u32 = 0;
@@ -105,7 +106,7 @@ pub(super) fn prompt(start: u32, len: usize) -> Vec<u32> {
 
 /// Generates exactly `max_tokens`.
 pub(super) fn steady(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
-    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::neutral() };
     request_with(key, tokens, sampling)
 }
 
@@ -134,7 +135,10 @@ fn what_can_never_run_is_refused() {
         Request { choices: 0, ..request(1, vec![1], 2) },
         "number of choices: 0 is not in 1..=4096",
     );
-    let biased = Sampling { logit_bias: vec![(100, 1.0)], ..Sampling::default() };
+    let biased = Sampling {
+        logit_bias: vec![LogitBias { token_id: 100, bias: 1.0 }],
+        ..Sampling::neutral()
+    };
     check_refused(
         request_with(1, vec![1], biased),
         "logit_bias: token id 100 is not below the vocabulary size 100",
@@ -178,7 +182,7 @@ fn an_answer_ends_at_the_tokens_that_end_it_but_not_too_early() {
         let ignore_eos = true;
         let max_tokens = 40;
         let sampling =
-            Sampling { min_tokens, max_tokens, stop_token_ids, ignore_eos, ..Sampling::default() };
+            Sampling { min_tokens, max_tokens, stop_token_ids, ignore_eos, ..Sampling::neutral() };
         let request = request_with(1, prompt(0, 10), sampling);
         alone(engine(options(100)), request)[&(1, 0)].clone()
     };
@@ -224,7 +228,7 @@ fn equal_prompts_computed_together_share_their_blocks_afterwards() {
 #[test]
 fn further_choices_wait_for_the_first_and_reuse_its_prompt() {
     let mut driver = driver(EngineOptions { max_batched_tokens: 64, ..options(100) });
-    let sampling = Sampling { temperature: 1.0, ignore_eos: true, ..Sampling::default() };
+    let sampling = Sampling { temperature: 1.0, ignore_eos: true, ..Sampling::neutral() };
     let request = request_with(1, prompt(0, 18), sampling.clone());
     driver.submit(Request { choices: 3, first_choice: 4, ..request });
     driver.step();
@@ -341,7 +345,7 @@ fn an_engine_that_rests_computes_nothing_and_goes_on_as_if_it_had_not() {
 #[test]
 fn prompt_logprobs_tell_of_every_prompt_token_but_the_first() {
     let mut driver = driver(options(100));
-    let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
+    let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::neutral() };
     driver.submit(request(1, prompt(0, 30), 3));
     driver.run();
     driver.submit(Request { choices: 2, ..request_with(2, prompt(0, 30), sampling) });
@@ -366,7 +370,7 @@ fn any_request() -> impl Strategy<Value = (Request, Option<usize>, usize)> {
             prompt_logprobs: (prompt_logprobs && len % 3 == 0).then_some(0),
             seed,
             max_tokens,
-            ..Sampling::default()
+            ..Sampling::neutral()
         };
         let request = request_with(0, prompt(start * 7, len), sampling);
         let cache_salt = salted.then(|| "salt".to_owned());

@@ -1,6 +1,7 @@
 use super::*;
 use crate::engine::testkit::{Driver, alone, request, request_with};
-use crate::engine::{Engine, FinishReason, Request, Sampling, Step};
+use crate::engine::{Engine, FinishReason, Request, Step};
+use stator_protos::worker::Sampling;
 
 fn model() -> ModelInfo {
     ModelInfo { context_length: 4096, vocab_size: 1000, eos_token_ids: vec![3, 4] }
@@ -40,7 +41,7 @@ fn answers_are_made_of_the_given_tokens() {
 #[test]
 fn sampled_answers_depend_on_seed_and_choice_greedy_ones_do_not() {
     let ask = |temperature, seed, choice| {
-        let sampling = Sampling { temperature, seed, max_tokens: 20, ..Sampling::default() };
+        let sampling = Sampling { temperature, seed, max_tokens: 20, ..Sampling::neutral() };
         let request = Request { first_choice: choice, ..request_with(1, vec![5; 40], sampling) };
         alone(start(&[]), request)[&(1, choice)].tokens.clone()
     };
@@ -53,7 +54,7 @@ fn sampled_answers_depend_on_seed_and_choice_greedy_ones_do_not() {
 #[test]
 fn stop_tokens_end_a_simulated_answer() {
     let whole = answer(start(&[]), request(1, vec![5; 40], 20));
-    let sampling = Sampling { stop_token_ids: vec![whole[0]], ..Sampling::default() };
+    let sampling = Sampling { stop_token_ids: vec![whole[0]], ..Sampling::neutral() };
     let ended = &alone(start(&[]), request_with(1, vec![5; 40], sampling))[&(1, 0)];
     assert_eq!(ended.tokens, whole[..1]);
     assert_eq!(ended.reason(), FinishReason::Stop(whole[0]));
@@ -65,7 +66,7 @@ fn logprobs_are_certain_and_complete() {
         logprobs: Some(5),
         prompt_logprobs: Some(0),
         max_tokens: 3,
-        ..Sampling::default()
+        ..Sampling::neutral()
     };
     let answer = &alone(start(&[]), request_with(1, vec![5; 100], sampling))[&(1, 0)];
     assert_eq!((answer.logprobs.len(), answer.prompt_logprobs.len()), (3, 99));

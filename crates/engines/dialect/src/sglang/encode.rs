@@ -4,8 +4,11 @@ use super::{Learnt, SaltField};
 use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
 use crate::request::UNSALTED;
-use crate::{Ask, Fault, Guide, Sampling};
+use crate::sampling::{numbers, seed, token_lists};
+use crate::{Ask, Fault};
 use stator_handover::sglang::Bootstrap;
+use stator_protos::worker::Sampling;
+use stator_protos::worker::guide::Form;
 
 /// Whether the answer is streamed. The prompt's logprobs come once, so those answers are not. A
 /// prefill's one token is: without a stream the engine looks for a client that has gone only every
@@ -67,33 +70,22 @@ fn salt_field(field: SaltField) -> Result<&'static str, Fault> {
     }
 }
 
-/// Writes every parameter: an omitted one may default to the model's own generation configuration.
 fn sampling(body: &mut Object, given: &Sampling) {
     body.field("max_new_tokens", given.max_tokens);
     body.field("min_new_tokens", given.min_tokens);
-    body.field("temperature", given.temperature);
-    body.field("top_p", given.top_p);
+    numbers(body, given);
     body.field("top_k", if given.top_k == 0 { -1 } else { i64::from(given.top_k) });
-    body.field("min_p", given.min_p);
-    body.field("repetition_penalty", given.repetition_penalty);
-    body.field("presence_penalty", given.presence_penalty);
-    body.field("frequency_penalty", given.frequency_penalty);
     body.field("ignore_eos", given.ignore_eos);
-    if given.temperature > 0.0 {
-        body.field("sampling_seed", given.seed & i64::MAX.unsigned_abs());
-    }
-    body.biases("logit_bias", &given.logit_bias);
-    if !given.stop_token_ids.is_empty() {
-        body.ids("stop_token_ids", &given.stop_token_ids);
-    }
-    match &given.guide {
+    body.optional("sampling_seed", seed(given));
+    token_lists(body, given);
+    match given.form() {
         None => {}
-        Some(Guide::JsonSchema(schema)) => body.field("json_schema", schema),
-        Some(Guide::JsonObject) => body.field("json_schema", ANY_OBJECT),
-        Some(Guide::Regex(regex)) => body.field("regex", regex),
-        Some(Guide::Choices(texts)) => body.field("regex", guide::one_of(texts)),
-        Some(Guide::Grammar(grammar)) => body.field("ebnf", grammar),
-        Some(Guide::StructuralTag(tag)) => body.field("structural_tag", tag),
+        Some(Form::JsonSchema(schema)) => body.field("json_schema", schema),
+        Some(Form::JsonObject(_)) => body.field("json_schema", ANY_OBJECT),
+        Some(Form::Regex(regex)) => body.field("regex", regex),
+        Some(Form::Choices(choices)) => body.field("regex", guide::one_of(&choices.texts)),
+        Some(Form::Grammar(grammar)) => body.field("ebnf", grammar),
+        Some(Form::StructuralTag(tag)) => body.field("structural_tag", tag),
     }
 }
 
@@ -102,6 +94,7 @@ mod tests {
     use super::*;
     use crate::testkit::ask;
     use serde_json::{Value, json};
+    use stator_protos::worker::LogitBias;
     use std::sync::Arc;
 
     fn check(ask: &Ask, bootstrap: Option<&Bootstrap>, low_priority_first: bool) -> Value {
@@ -121,14 +114,14 @@ mod tests {
             frequency_penalty: 2.0,
             seed: u64::MAX,
             seed_is_drawn: false,
-            logit_bias: vec![(7, -100.0)],
+            logit_bias: vec![LogitBias { token_id: 7, bias: -100.0 }],
             logprobs: Some(3),
             prompt_logprobs: None,
             min_tokens: 2,
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
-            guide: Some(Guide::Regex("a|b".into())),
+            guide: Some(Form::Regex("a|b".into()).into()),
         };
         Ask {
             sampling: Arc::new(sampling),
@@ -175,14 +168,14 @@ mod tests {
     fn every_form_of_an_answer_has_its_word() {
         let text = || "x\"y".to_owned();
         let forms = [
-            (Guide::JsonSchema(text()), ("json_schema", "x\"y")),
-            (Guide::JsonObject, ("json_schema", "{\"type\":\"object\"}")),
-            (Guide::Choices(vec!["a.".into(), "b".into()]), ("regex", "(a\\.|b)")),
-            (Guide::Grammar(text()), ("ebnf", "x\"y")),
-            (Guide::StructuralTag(text()), ("structural_tag", "x\"y")),
+            (Form::JsonSchema(text()), ("json_schema", "x\"y")),
+            (Form::any_object(), ("json_schema", "{\"type\":\"object\"}")),
+            (Form::one_of(vec!["a.".into(), "b".into()]), ("regex", "(a\\.|b)")),
+            (Form::Grammar(text()), ("ebnf", "x\"y")),
+            (Form::StructuralTag(text()), ("structural_tag", "x\"y")),
         ];
         for (guide, (field, value)) in forms {
-            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let sampling = Sampling { guide: Some(guide.into()), ..Sampling::neutral() };
             let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) }, None, false);
             assert_eq!(got["sampling_params"][field], json!(value));
         }
@@ -213,7 +206,7 @@ mod tests {
         let ranked = Bootstrap { disagg_prefill_dp_rank: Some(1), ..bootstrap };
         let got = check(&ask(&[1]), Some(&ranked), false);
         assert_eq!(got["disagg_prefill_dp_rank"], json!(1));
-        let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
+        let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::neutral() };
         let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
         let refused = body(&asked, Some(&ranked), &Learnt::default(), false);
         assert!(matches!(refused, Err(Fault::Invalid(_))));

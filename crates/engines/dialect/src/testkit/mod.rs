@@ -4,9 +4,10 @@ mod server;
 
 pub(crate) use server::{Reply, Seen, Server};
 
-use crate::{Answer, Ask, Delta, Fault, Hand, Sampling, Shared};
+use crate::{Answer, Ask, Delta, Fault, Hand, Shared};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use stator_protos::worker::Sampling;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub(crate) fn ask(tokens: &[u32]) -> Ask {
     Ask {
         id: "request-1".into(),
         tokens: tokens.into(),
-        sampling: Arc::new(Sampling::default()),
+        sampling: Arc::new(Sampling::neutral()),
         cache_salt: None,
         lora: None,
         priority: 0,

@@ -171,9 +171,10 @@ fn error(event: &[u8]) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TokenLogprobs;
     use crate::testkit::{ask, decode, fixture, raw};
-    use crate::{Sampling, TokenLogprobs};
     use proptest::prelude::*;
+    use stator_protos::worker::Sampling;
     use std::sync::Arc;
 
     const STREAM: &str = "trtllm-1.2-by-hand/completion-stream.response.sse";
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_first_token_without_the_logprob_that_was_asked_for_is_not_told() {
-        let sampling = Sampling { logprobs: Some(0), ..Sampling::default() };
+        let sampling = Sampling { logprobs: Some(0), ..Sampling::neutral() };
         let asked = Ask { sampling: Arc::new(sampling), ..prefill() };
         let body = fixture("trtllm-1.2-by-hand/context.response.json");
         let delta = Decode::new(&asked).whole(&body).unwrap();
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn logprobs_are_of_the_chosen_tokens() {
-        let sampling = Sampling { logprobs: Some(0), ..Sampling::default() };
+        let sampling = Sampling { logprobs: Some(0), ..Sampling::neutral() };
         let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
         let body = r#"{"choices":[{"token_ids":[2,3],"finish_reason":"length",
             "logprobs":{"text_offset":[0,1],"token_logprobs":[-0.5,-1.5],"tokens":["a","b"],

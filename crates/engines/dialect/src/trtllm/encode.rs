@@ -5,8 +5,12 @@ use super::pairing::{self, Context};
 use crate::guide;
 use crate::json::{Entries, Object};
 use crate::request::UNSALTED;
-use crate::{Ask, Fault, Guide, Hand, Sampling};
+use crate::sampling::{seed, token_lists};
+use crate::{Ask, Fault, Hand};
 use serde_json::value::RawValue;
+use stator_protos::sampling::Number;
+use stator_protos::worker::Sampling;
+use stator_protos::worker::guide::Form;
 
 /// Writes the body of a request.
 ///
@@ -20,7 +24,7 @@ pub(super) fn body(ask: &Ask, model: &str, api: Api, stream: bool) -> Result<Vec
     body.field("model", model);
     body.ids("prompt", &ask.tokens);
     sampling(&mut body, &ask.sampling);
-    if let Some(guide) = &ask.sampling.guide {
+    if let Some(guide) = ask.sampling.form() {
         form(&mut body, guide);
     }
     body.optional("cache_salt", ask.cache_salt.as_deref());
@@ -51,22 +55,18 @@ pub(super) fn body(ask: &Ask, model: &str, api: Api, stream: bool) -> Result<Vec
 
 fn sampling(body: &mut Object, given: &Sampling) {
     body.field("max_tokens", given.max_tokens);
-    body.field("temperature", given.temperature);
-    body.field("top_p", given.top_p);
+    for number in Number::ALL {
+        let value = number.of(given);
+        // These two have defaults of the model's own, the others the API's.
+        if matches!(number, Number::Temperature | Number::TopP) || value != number.default() {
+            body.field(number.name(), value);
+        }
+    }
     body.unless("top_k", given.top_k, 0);
-    body.unless("min_p", given.min_p, 0.0);
-    body.unless("repetition_penalty", given.repetition_penalty, 1.0);
-    body.unless("presence_penalty", given.presence_penalty, 0.0);
-    body.unless("frequency_penalty", given.frequency_penalty, 0.0);
     body.unless("min_tokens", given.min_tokens, 0);
     body.unless("ignore_eos", given.ignore_eos, false);
-    if given.temperature > 0.0 {
-        body.field("seed", given.seed & i64::MAX.unsigned_abs());
-    }
-    body.biases("logit_bias", &given.logit_bias);
-    if !given.stop_token_ids.is_empty() {
-        body.ids("stop_token_ids", &given.stop_token_ids);
-    }
+    body.optional("seed", seed(given));
+    token_lists(body, given);
     // 0 would mean none.
     body.optional("logprobs", given.logprobs.map(|_| 1));
 }
@@ -78,22 +78,22 @@ fn priority(given: i32) -> f64 {
 }
 
 /// Writes the form of the answer; only servers with a back-end for guided decoding accept it.
-fn form(body: &mut Object, guide: &Guide) {
+fn form(body: &mut Object, form: &Form) {
     let of = |body: &mut Object, kind: &str, fill: &dyn Fn(&mut Object)| {
         body.object("response_format", |body| {
             body.field("type", kind);
             fill(body);
         });
     };
-    match guide {
-        Guide::JsonSchema(schema) => of(body, "json", &|body| body.raw("schema", schema)),
-        Guide::JsonObject => of(body, "json_object", &|_| {}),
-        Guide::Regex(regex) => of(body, "regex", &|body| body.field("regex", regex)),
-        Guide::Choices(texts) => {
-            of(body, "regex", &|body| body.field("regex", guide::one_of(texts)));
+    match form {
+        Form::JsonSchema(schema) => of(body, "json", &|body| body.raw("schema", schema)),
+        Form::JsonObject(_) => of(body, "json_object", &|_| {}),
+        Form::Regex(regex) => of(body, "regex", &|body| body.field("regex", regex)),
+        Form::Choices(choices) => {
+            of(body, "regex", &|body| body.field("regex", guide::one_of(&choices.texts)));
         }
-        Guide::Grammar(grammar) => of(body, "ebnf", &|body| body.field("ebnf", grammar)),
-        Guide::StructuralTag(tag) => body.raw("response_format", tag),
+        Form::Grammar(grammar) => of(body, "ebnf", &|body| body.field("ebnf", grammar)),
+        Form::StructuralTag(tag) => body.raw("response_format", tag),
     }
 }
 
@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use crate::testkit::{ask, raw};
     use serde_json::{Value, json};
+    use stator_protos::worker::LogitBias;
     use std::sync::Arc;
 
     fn check(ask: &Ask) -> Value {
@@ -176,14 +177,14 @@ mod tests {
             frequency_penalty: 2.0,
             seed: u64::MAX,
             seed_is_drawn: false,
-            logit_bias: vec![(7, -100.0)],
+            logit_bias: vec![LogitBias { token_id: 7, bias: -100.0 }],
             logprobs: Some(0),
             prompt_logprobs: None,
             min_tokens: 2,
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
-            guide: Some(Guide::JsonObject),
+            guide: Some(Form::any_object().into()),
         };
         let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
         let expected = json!({
@@ -202,20 +203,20 @@ mod tests {
         let tag = r#"{"type":"structural_tag","format":{"type":"any_text"}}"#;
         let forms = [
             (
-                Guide::JsonSchema(r#"{"type":"array"}"#.into()),
+                Form::JsonSchema(r#"{"type":"array"}"#.into()),
                 json!({"type": "json", "schema": {"type": "array"}}),
             ),
-            (Guide::JsonObject, json!({"type": "json_object"})),
-            (Guide::Regex("a+".into()), json!({"type": "regex", "regex": "a+"})),
+            (Form::any_object(), json!({"type": "json_object"})),
+            (Form::Regex("a+".into()), json!({"type": "regex", "regex": "a+"})),
             (
-                Guide::Choices(vec!["a".into(), "b?".into()]),
+                Form::one_of(vec!["a".into(), "b?".into()]),
                 json!({"type": "regex", "regex": "(a|b\\?)"}),
             ),
-            (Guide::Grammar("root ::= x".into()), json!({"type": "ebnf", "ebnf": "root ::= x"})),
-            (Guide::StructuralTag(tag.into()), serde_json::from_str(tag).unwrap()),
+            (Form::Grammar("root ::= x".into()), json!({"type": "ebnf", "ebnf": "root ::= x"})),
+            (Form::StructuralTag(tag.into()), serde_json::from_str(tag).unwrap()),
         ];
         for (guide, expected) in forms {
-            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let sampling = Sampling { guide: Some(guide.into()), ..Sampling::neutral() };
             let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
             assert_eq!(got["response_format"], expected);
         }
@@ -251,8 +252,8 @@ mod tests {
             Ask { cache_salt: Some("s".into()), ..ask(&[1]) },
             Ask { lora: Some("l".into()), ..ask(&[1]) },
             Ask { rank: Some(1), ..ask(&[1]) },
-            sampling(Sampling { logprobs: Some(1), ..Sampling::default() }),
-            sampling(Sampling { prompt_logprobs: Some(0), ..Sampling::default() }),
+            sampling(Sampling { logprobs: Some(1), ..Sampling::neutral() }),
+            sampling(Sampling { prompt_logprobs: Some(0), ..Sampling::neutral() }),
         ];
         for asked in unsayable {
             assert!(

@@ -2,8 +2,10 @@
 
 use super::{Endpoint, Target};
 use crate::json::Object;
-use crate::{Ask, Fault, Guide, Hand};
+use crate::sampling::{numbers, seed, token_lists};
+use crate::{Ask, Fault, Hand};
 use stator_handover::nixl;
+use stator_protos::worker::guide::Form;
 
 /// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor a prefill's
 /// hand-over.
@@ -64,38 +66,27 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
 /// generation configuration.
 fn sampling(body: &mut Object, ask: &Ask, target: Target) {
     let given = &*ask.sampling;
-    body.field("temperature", given.temperature);
-    body.field("top_p", given.top_p);
+    numbers(body, given);
     body.field("top_k", given.top_k);
-    body.field("min_p", given.min_p);
-    body.field("repetition_penalty", given.repetition_penalty);
-    body.field("presence_penalty", given.presence_penalty);
-    body.field("frequency_penalty", given.frequency_penalty);
     // One that nobody asked for slows the whole batch down: requests with a seed are drawn one by
     // one, and none of the batch by the faster kernels.
-    if given.temperature > 0.0 && !given.seed_is_drawn {
-        // A seed is a signed number here, and -1 means none.
-        body.field("seed", given.seed & i64::MAX.unsigned_abs());
-    }
-    body.biases("logit_bias", &given.logit_bias);
+    body.optional("seed", seed(given).filter(|_| !given.seed_is_drawn));
+    token_lists(body, given);
     // A prefill is asked for one token, whatever the answer is to have.
     let most = if matches!(ask.hand, Hand::Prefill(_)) { 1 } else { given.max_tokens };
     body.field("max_tokens", most);
     body.field("min_tokens", given.min_tokens.min(most));
     body.field("ignore_eos", given.ignore_eos);
-    if !given.stop_token_ids.is_empty() {
-        body.ids("stop_token_ids", &given.stop_token_ids);
-    }
     body.optional("logprobs", given.logprobs.map(|count| alternatives(count, target)));
     body.optional("prompt_logprobs", given.prompt_logprobs);
-    if let Some(guide) = &given.guide {
-        body.object("structured_outputs", |body| match guide {
-            Guide::JsonSchema(schema) => body.field("json", schema),
-            Guide::JsonObject => body.field("json_object", true),
-            Guide::Regex(regex) => body.field("regex", regex),
-            Guide::Choices(texts) => body.field("choice", texts),
-            Guide::Grammar(grammar) => body.field("grammar", grammar),
-            Guide::StructuralTag(tag) => body.field("structural_tag", tag),
+    if let Some(form) = given.form() {
+        body.object("structured_outputs", |body| match form {
+            Form::JsonSchema(schema) => body.field("json", schema),
+            Form::JsonObject(_) => body.field("json_object", true),
+            Form::Regex(regex) => body.field("regex", regex),
+            Form::Choices(choices) => body.field("choice", &choices.texts),
+            Form::Grammar(grammar) => body.field("grammar", grammar),
+            Form::StructuralTag(tag) => body.field("structural_tag", tag),
         });
     }
 }
@@ -112,9 +103,9 @@ fn alternatives(count: u32, target: Target) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sampling;
     use crate::testkit::{ask, raw};
     use serde_json::{Value, json};
+    use stator_protos::worker::{LogitBias, Sampling};
     use std::sync::Arc;
 
     const GENERATE: Target =
@@ -136,14 +127,14 @@ mod tests {
             frequency_penalty: 2.0,
             seed: u64::MAX,
             seed_is_drawn: false,
-            logit_bias: vec![(7, -100.0)],
+            logit_bias: vec![LogitBias { token_id: 7, bias: -100.0 }],
             logprobs: Some(3),
             prompt_logprobs: None,
             min_tokens: 2,
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
-            guide: Some(Guide::JsonObject),
+            guide: Some(Form::any_object().into()),
         };
         Ask {
             sampling: Arc::new(sampling),
@@ -243,15 +234,15 @@ mod tests {
     fn every_form_of_an_answer_has_its_word() {
         let text = || "x\"y".to_owned();
         let forms = [
-            (Guide::JsonSchema(text()), json!({"json": "x\"y"})),
-            (Guide::JsonObject, json!({"json_object": true})),
-            (Guide::Regex(text()), json!({"regex": "x\"y"})),
-            (Guide::Choices(vec![text(), "b".into()]), json!({"choice": ["x\"y", "b"]})),
-            (Guide::Grammar(text()), json!({"grammar": "x\"y"})),
-            (Guide::StructuralTag(text()), json!({"structural_tag": "x\"y"})),
+            (Form::JsonSchema(text()), json!({"json": "x\"y"})),
+            (Form::any_object(), json!({"json_object": true})),
+            (Form::Regex(text()), json!({"regex": "x\"y"})),
+            (Form::one_of(vec![text(), "b".into()]), json!({"choice": ["x\"y", "b"]})),
+            (Form::Grammar(text()), json!({"grammar": "x\"y"})),
+            (Form::StructuralTag(text()), json!({"structural_tag": "x\"y"})),
         ];
         for (guide, expected) in forms {
-            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let sampling = Sampling { guide: Some(guide.into()), ..Sampling::neutral() };
             let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
             let got = check(&asked, Endpoint::Generate);
             assert_eq!(got["sampling_params"]["structured_outputs"], expected);
@@ -271,7 +262,7 @@ mod tests {
 
     #[test]
     fn prompt_logprobs_are_not_streamed_and_not_shared() {
-        let sampling = Sampling { prompt_logprobs: Some(2), ..Sampling::default() };
+        let sampling = Sampling { prompt_logprobs: Some(2), ..Sampling::neutral() };
         let mut asked = Ask { sampling: Arc::new(sampling), ..ask(&[1, 2]) };
         assert_eq!(check(&asked, Endpoint::Generate)["stream"], json!(false));
         asked.hand = Hand::Decode(raw("{}"));

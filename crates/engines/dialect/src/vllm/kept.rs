@@ -9,9 +9,10 @@
 
 use super::handover::{Family, family, present, text};
 use crate::json;
-use crate::{Ask, Connector, Fault, Hand, Sampling};
+use crate::{Ask, Connector, Fault, Hand};
 use serde_json::value::RawValue;
 use stator_handover::offloading::{self, Peer};
+use stator_protos::worker::Sampling;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::Sampling;
 use crate::testkit::{ask, decode, fixture, is_fault_of, plainly, recordings};
 use proptest::prelude::*;
 use serde_json::Value;
+use stator_protos::worker::Sampling;
 
 const STREAM: &str = "sglang-0.5.23/main/18-generate-stream.response.sse";
 const ANSWER: [u32; 12] = [1072, 542, 3209, 5777, 3662, 5293, 542, 3209, 5600, 7401, 7294, 703];
@@ -170,7 +170,7 @@ fn counts_that_do_not_fit_are_a_fault() {
 #[test]
 fn recorded_logprobs_are_those_of_the_tokens() {
     let body = fixture("sglang-0.5.23/main/19-generate-logprob.response.json");
-    let asked = with(Sampling { logprobs: Some(1), ..Sampling::default() }, &[1]);
+    let asked = with(Sampling { logprobs: Some(1), ..Sampling::neutral() }, &[1]);
     let entry = |token, logprob| TokenLogprobs { token, logprob, top: vec![(token, logprob)] };
     let expected = [entry(1072, -1.817_177_9), entry(542, -1.982_787_7)];
     assert_eq!(whole(&asked, &body).unwrap().logprobs, expected);
@@ -179,7 +179,7 @@ fn recorded_logprobs_are_those_of_the_tokens() {
 
 #[test]
 fn prompt_logprobs_begin_with_the_second_token() {
-    let sampling = Sampling { prompt_logprobs: Some(1), ..Sampling::default() };
+    let sampling = Sampling { prompt_logprobs: Some(1), ..Sampling::neutral() };
     let body = r#"{"output_ids":[9],"meta_info":{"completion_tokens":1,
         "finish_reason":{"type":"length","length":1},
         "input_token_logprobs":[[null,3,null],[-3.0,4,null],[-0.25,5,null]],
@@ -207,7 +207,7 @@ proptest! {
         for (place, byte) in changes {
             stream[place % len] = byte;
         }
-        let sampling = Sampling { logprobs: Some(1), ..Sampling::default() };
+        let sampling = Sampling { logprobs: Some(1), ..Sampling::neutral() };
         for asked in [ask(&[1]), with(sampling, &[1])] {
             if let Ok(delta) = decode(Decode::new(&asked), &stream, size) {
                 prop_assert!(delta.finish.is_some());

@@ -1,8 +1,8 @@
 use super::*;
-use crate::Sampling;
 use crate::testkit::{ask, decode, fixture, is_fault_of, plainly, recordings};
 use proptest::prelude::*;
 use serde_json::Value;
+use stator_protos::worker::Sampling;
 
 const STREAM: &str = "vllm-0.32.0/main/31-generate-tokens-stream.response.sse";
 
@@ -215,7 +215,7 @@ fn an_engine_that_sends_no_ids_is_not_understood_silently() {
 
 #[test]
 fn logprobs_are_read_in_all_their_shapes() {
-    let sampling = Sampling { logprobs: Some(2), ..Sampling::default() };
+    let sampling = Sampling { logprobs: Some(2), ..Sampling::neutral() };
     let expected = [
         TokenLogprobs { token: 7, logprob: -0.5, top: vec![(7, -0.5), (9, -1.5)] },
         TokenLogprobs { token: 8, logprob: -4.0, top: vec![(5, -0.25), (6, -2.0)] },
@@ -248,7 +248,7 @@ fn logprobs_are_read_in_all_their_shapes() {
 
 #[test]
 fn recorded_logprobs_of_both_endpoints_are_alike() {
-    let sampling = Sampling { logprobs: Some(2), ..Sampling::default() };
+    let sampling = Sampling { logprobs: Some(2), ..Sampling::neutral() };
     let read = |name: &str| {
         let stream = fixture(&format!("vllm-0.32.0/logprobs/{name}-stream.response.sse"));
         decode(Decode::new(&with(sampling.clone(), &[1])), &stream, usize::MAX).unwrap()
@@ -266,7 +266,7 @@ fn recorded_logprobs_of_both_endpoints_are_alike() {
 
 #[test]
 fn recorded_prompt_logprobs_of_both_endpoints_are_alike() {
-    let sampling = Sampling { prompt_logprobs: Some(2), logprobs: Some(0), ..Sampling::default() };
+    let sampling = Sampling { prompt_logprobs: Some(2), logprobs: Some(0), ..Sampling::neutral() };
     let read = |name: &str| {
         let body = fixture(&format!("vllm-0.32.0/logprobs/{name}-prompt.response.json"));
         Decode::new(&with(sampling.clone(), &[100, 101, 102])).whole(&body).unwrap()
@@ -282,7 +282,7 @@ fn recorded_prompt_logprobs_of_both_endpoints_are_alike() {
 
 #[test]
 fn prompt_logprobs_begin_with_the_second_token() {
-    let sampling = Sampling { prompt_logprobs: Some(1), ..Sampling::default() };
+    let sampling = Sampling { prompt_logprobs: Some(1), ..Sampling::neutral() };
     let asked = with(sampling, &[3, 4, 5]);
     let body = r#"{"choices":[{"token_ids":[9],"finish_reason":"length"}],"prompt_logprobs":[null,
         {"4":{"logprob":-3.0,"rank":2,"decoded_token":"x"},"8":{"logprob":-0.5,"rank":1}},
@@ -317,7 +317,7 @@ proptest! {
         stream in damaged(),
         size in 1_usize..200,
     ) {
-        let sampling = Sampling { logprobs: Some(1), ..Sampling::default() };
+        let sampling = Sampling { logprobs: Some(1), ..Sampling::neutral() };
         for asked in [ask(&[1]), with(sampling, &[1])] {
             if let Ok(delta) = decode(Decode::new(&asked), &stream, size) {
                 prop_assert!(delta.finish.is_some());
