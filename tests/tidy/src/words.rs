@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ItemEnum, ItemMod, ItemStruct, ItemTrait, ItemType, Lit, Meta, Visibility,
+    Attribute, Expr, Ident, ItemEnum, ItemMod, ItemStruct, ItemTrait, ItemType, Lit, LitStr, Meta,
+    Visibility,
 };
 
 /// Words that stand for a noun: a doc comment that begins with one names nothing.
@@ -48,6 +49,35 @@ pub fn doc_lines(files: &[SourceFile]) -> DocLines {
         found.headless.extend(headless.map(|line| format!("{}: {line}", file.path)));
     }
     found
+}
+
+/// Paths of the files that say a name, as an identifier or as a text of its own.
+pub fn naming<'a>(files: &'a [SourceFile], name: &str) -> Vec<&'a str> {
+    let says = |file: &&SourceFile| {
+        let mut visitor = Mentions { name, found: false };
+        file.items.iter().for_each(|item| visitor.visit_item(item));
+        visitor.found
+    };
+    files.iter().filter(says).map(|file| &*file.path).collect()
+}
+
+struct Mentions<'n> {
+    name: &'n str,
+    found: bool,
+}
+
+impl<'ast> Visit<'ast> for Mentions<'_> {
+    fn visit_ident(&mut self, ident: &'ast Ident) {
+        self.found |= ident == self.name;
+    }
+
+    fn visit_lit_str(&mut self, text: &'ast LitStr) {
+        self.found |= text.value() == self.name;
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        inline_items(module).for_each(|item| self.visit_item(item));
+    }
 }
 
 #[derive(Default)]

@@ -16,6 +16,9 @@ const CIRCLES_MAX: usize = 51;
 const SHARED_NAMES_MAX_PERCENT: usize = 24;
 /// Share of doc comments that begin with a word that stands for a noun, in percent. The aim is 2.
 const HEADLESS_DOCS_MAX_PERCENT: usize = 15;
+/// Files that a new sampling parameter touches, the protobuf file among them. Measured by one that is
+/// a plain number, and known to every engine.
+const SAMPLING_FILES_MAX: usize = 6;
 
 /// Rooms from the ground up: a room uses those before it, and itself.
 const SHARED_ROOMS: [&str; 11] = [
@@ -117,4 +120,13 @@ fn doc_comments_begin_with_their_thing() {
     let (all, headless) = (docs.all, docs.headless.len());
     let allowed = HEADLESS_DOCS_MAX_PERCENT * all / 100;
     assert!(headless <= allowed, "{headless} of {all}: {:#?}", docs.headless);
+}
+
+#[test]
+fn a_new_sampling_parameter_touches_few_files() {
+    let files = source::production();
+    let naming = words::naming(&files, "min_p");
+    assert!(naming.contains(&"protos/src/sampling.rs"), "{naming:#?}");
+    // One more is the protobuf file.
+    assert!(naming.len() < SAMPLING_FILES_MAX, "{naming:#?}");
 }
