@@ -4,7 +4,7 @@
 use crate::pool::Pool;
 use stator_body::{Api, Field, ParsedBody, unquote};
 use stator_model::Model;
-use stator_model::openai::ChatRequest;
+use stator_api::openai::ChatRequest;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::text::{BYTES_PER_TOKEN, estimated_tokens, text_hashes, text_seed};
 use std::num::NonZeroU32;

@@ -1,8 +1,8 @@
 //! Turns the tokens of a request's choices into text: detokenizes, finds stop strings, counts.
 
 use crate::job::Job;
-use stator_model::openai::logprobs::{TokenLogprob, TokenText};
-use stator_model::openai::response::{EventWriter, FinishReason, Piece, Usage};
+use stator_api::openai::logprobs::{TokenLogprob, TokenText};
+use stator_api::openai::response::{EventWriter, FinishReason, Piece, Usage};
 use stator_model::{Detokenizer, Model, StopMatcher};
 use stator_protos::worker::{self, Finish, Output, TokenLogprobs};
 use std::sync::Arc;

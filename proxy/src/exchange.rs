@@ -16,7 +16,7 @@ use pingora::Error;
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
-use stator_model::openai::error::ApiError;
+use stator_api::openai::error::ApiError;
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use std::sync::Arc;
 use std::time::Duration;

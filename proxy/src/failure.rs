@@ -1,7 +1,7 @@
 //! The end of a request that got no whole answer.
 
 use crate::exchange::Gone;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 
 /// Why a request got no whole answer.
 pub(crate) enum Failure {

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::standalone::{Place, Pool};
 use http::StatusCode;
 use stator_fleet::{StreamError, TokenStream};
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_protos::WorkerRank;
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Submit};
 use std::future::poll_fn;

@@ -3,7 +3,7 @@
 use http::{HeaderValue, StatusCode, Uri, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 
 /// Checks a request's head.
 ///

@@ -1,8 +1,8 @@
 //! The answers of `GET /v1/models` and `GET /v1/models/{id}`, in which adapters are models with a
 //! parent.
 
-use stator_model::openai::escape::push_json_str;
-use stator_model::openai::models::{ModelEntry, push_model};
+use stator_api::openai::escape::push_json_str;
+use stator_api::openai::models::{ModelEntry, push_model};
 
 /// A model, or an adapter of one.
 pub(crate) struct Entry {

@@ -6,7 +6,7 @@
 //! prompt of a request that one worker must do alone has no part in it.
 
 use crate::exchange::Exchange;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_protos::header::WORKER_ID;
 use stator_protos::{WorkerId, WorkerRank};
 

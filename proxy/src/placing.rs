@@ -6,7 +6,7 @@ use crate::standalone::{Place, Prompt};
 use crate::steering::Steering;
 use http::StatusCode;
 use stator_gate::AdmitError;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_placement::{Adapter, Constraint, PickError, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::{HashSeed, sequence_hashes};

@@ -1,7 +1,7 @@
 //! Which request is which.
 
 use http::Method;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

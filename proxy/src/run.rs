@@ -8,8 +8,8 @@ use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use http::StatusCode;
-use stator_model::openai::ApiError;
-use stator_model::openai::response::{
+use stator_api::openai::ApiError;
+use stator_api::openai::response::{
     Api, DONE, EventWriter, Identity, UsageMode, push_error_event, push_response,
 };
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_runtime::Shutdown;
 use stator_runtime::tls::{Handshake, Listener};
 use std::net::SocketAddr;

@@ -10,8 +10,8 @@
 
 use crate::exchange::Exchange;
 use ring::{hmac, pbkdf2};
-use stator_model::openai::ApiError;
-use stator_model::openai::request::check_cache_salt;
+use stator_api::openai::ApiError;
+use stator_api::openai::request::check_cache_salt;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

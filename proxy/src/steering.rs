@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 use crate::pins::Pins;
 use memchr::memmem;
 use serde::Deserialize;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_placement::{InvalidWeights, Label, Needs, Weights};
 use stator_protos::duration;
 use stator_protos::header::{SLO_TTFT, TTL};

@@ -4,8 +4,8 @@
 //! folder the small tokenizer of the tests is used, whose words have more tokens than real ones.
 
 use bytes::Bytes;
-use stator_model::openai::ChatRequest;
-use stator_model::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
+use stator_api::openai::ChatRequest;
+use stator_api::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
 use stator_model::{Model, StopMatcher};
 use std::fmt::Write;
 use std::hint::black_box;

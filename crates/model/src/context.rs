@@ -1,8 +1,8 @@
 //! A chat request as the values that its template reads.
 
-use crate::openai::ChatRequest;
-use crate::openai::json::Json;
-use crate::openai::message::{Content, Message, Role};
+use stator_api::openai::ChatRequest;
+use stator_api::openai::json::Json;
+use stator_api::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
 use std::borrow::Cow;
 

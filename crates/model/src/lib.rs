@@ -1,8 +1,7 @@
-//! From what clients send to what engines take, and back: API bodies, templates, tokens.
+//! From conversations to what engines take, and back: templates, tokenizers, tokens.
 //!
 //! Pure: a [`Model`] is built from the bytes of a model folder's files and answers questions about
-//! text; [`openai`] has the API as values. Nothing here opens a file or a socket; the time is an
-//! argument.
+//! text. Nothing here opens a file or a socket; the time is an argument.
 //!
 //! Start reading at [`Model`], then [`tokenizer`] and [`template`].
 
@@ -11,7 +10,6 @@ mod detokenizer;
 mod fast_bpe;
 mod files;
 mod jinja;
-pub mod openai;
 mod python;
 mod segments;
 mod stop;
@@ -26,7 +24,7 @@ pub use detokenizer::Detokenizer;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
 
-use crate::openai::{ApiError, ChatRequest};
+use stator_api::openai::{ApiError, ChatRequest};
 use bytes::Bytes;
 use stator_protos::sampling::OpenSampling;
 use std::borrow::Cow;

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // An allocator is unsafe by its nature.
 
 use proptest::prelude::*;
-use stator_model::openai::ChatRequest;
+use stator_api::openai::ChatRequest;
 use stator_model::template::{BUDGET_BYTES, ChatTemplate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -5,7 +5,7 @@ use super::metrics::Refusal;
 use super::{Door, Visitor};
 use crate::space::Account;
 use prometheus_client::metrics::gauge::Gauge;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_runtime::quota::{Exhausted, Hold};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::space::Derivation;
 use clap::{Command, FromArgMatches};
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use std::collections::BTreeSet;
 
 fn door(flags: &[&str]) -> Result<Door, Vec<String>> {

@@ -4,7 +4,7 @@ use super::Exchange;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::ErrorType;
-use stator_model::openai::error::ApiError;
+use stator_api::openai::error::ApiError;
 use tokio::time::{Instant, timeout_at};
 
 /// Capacity that is set aside for a body of known length before any of it has come.

@@ -25,7 +25,7 @@ use crate::upstream::relay::Relay;
 use crate::upstream::settings::{EngineTls, UpstreamSettings};
 use http::HeaderName;
 use origin::Origin;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_protos::WorkerRank;
 use stator_protos::header::{REQUEST_ID, WORKER_ID};
 use std::sync::Once;

@@ -21,7 +21,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
 use stator_body::AnswerCleaner;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use std::time::Instant;
 
 /// The only path whose answers are decoded in chunks.

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use stator_body::{Object, ObjectEdit};
 use stator_handover::Api;
-use stator_model::openai::escape::push_json_str;
-use stator_model::openai::response::DONE;
+use stator_api::openai::escape::push_json_str;
+use stator_api::openai::response::DONE;
 use std::num::NonZeroU32;
 
 /// Longest joined answer, in bytes of its text and logprobs.

@@ -24,7 +24,7 @@ use pingora::http::RequestHeader;
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
 use stator_handover::{EngineRequest, KvSource, Order, Pair, Supplies};
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

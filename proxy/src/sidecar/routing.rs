@@ -2,7 +2,7 @@
 
 use crate::upstream::target::{NoTarget, Target};
 use http::HeaderMap;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 
 /// Engines that may compute the prompt, the best first.
 const PREFILLERS: &str = "x-prefiller-host-port";

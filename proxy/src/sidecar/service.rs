@@ -28,7 +28,7 @@ use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_body::{FormError, FormScreen};
 use stator_handover::Api;
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;

@@ -12,7 +12,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, RetryType};
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
-use stator_model::openai::ApiError;
+use stator_api::openai::ApiError;
 use stator_protos::header::REQUEST_ID;
 
 /// Tells an engine behind one port which of its ranks is meant.

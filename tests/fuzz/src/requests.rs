@@ -1,6 +1,6 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
-use stator_model::openai::{ApiError, ChatRequest, CompletionRequest};
+use stator_api::openai::{ApiError, ChatRequest, CompletionRequest};
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {

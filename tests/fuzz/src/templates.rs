@@ -5,7 +5,7 @@
 //! has all that templates look for.
 
 use crate::split;
-use stator_model::openai::ChatRequest;
+use stator_api::openai::ChatRequest;
 use stator_model::template::ChatTemplate;
 use std::time::UNIX_EPOCH;
 
