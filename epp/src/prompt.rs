@@ -2,9 +2,9 @@
 //! tokenizer, blocks of text where there is none.
 
 use crate::pool::Pool;
+use stator_api::openai::chat;
 use stator_body::{Api, Field, ParsedBody, unquote};
 use stator_model::Model;
-use stator_api::openai::ChatRequest;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::text::{BYTES_PER_TOKEN, estimated_tokens, text_hashes, text_seed};
 use std::num::NonZeroU32;
@@ -104,15 +104,21 @@ pub(crate) fn measured(
 fn tokenize(model: &Model, parsed: &ParsedBody, body: &[u8]) -> Option<Vec<u32>> {
     let (text, fields) = parsed.json(body)?;
     let tokens = match parsed.api {
-        Api::ChatCompletions => ChatRequest::parse(text)
-            .and_then(|request| model.encode_chat(&request, SystemTime::now())),
+        Api::ChatCompletions => {
+            let request = chat::read(text).inspect_err(|error| unmeasured(error)).ok()?;
+            model.encode_chat(request.input.conversation()?, SystemTime::now())
+        }
         // A list of prompts is several requests to the engine, and measured as text.
         Api::Completions => {
-            model.encode_prompt(&fields.raw(text, Field::Prompt).and_then(unquote)?, None)
+            model.encode_prompt(&fields.raw(text, Field::Prompt).and_then(unquote)?, true)
         }
         _ => return None,
     };
-    tokens.inspect_err(|error| tracing::debug!(%error, "a prompt is measured as text")).ok()
+    tokens.inspect_err(|error| unmeasured(error)).ok()
+}
+
+fn unmeasured(error: &dyn std::fmt::Display) {
+    tracing::debug!(%error, "a prompt is measured as text");
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Turns the tokens of a request's choices into text: detokenizes, finds stop strings, counts.
 
 use crate::job::Job;
-use stator_api::openai::logprobs::{TokenLogprob, TokenText};
-use stator_api::openai::response::{EventWriter, FinishReason, Piece, Usage};
+use stator_api::Delta;
+use stator_api::delta::{FinishReason, TokenLogprob, TokenText, Usage};
+use stator_api::openai::response::EventWriter;
 use stator_model::{Detokenizer, Model, StopMatcher};
 use stator_protos::worker::{self, Finish, Output, TokenLogprobs};
 use std::sync::Arc;
@@ -171,8 +172,8 @@ impl Answer {
             if !news && !ends {
                 continue;
             }
-            let piece = choice.piece(number, self.with_ids, self.with_logprobs);
-            writer.piece(events, &piece, self.usage);
+            let delta = choice.delta(number, self.with_ids, self.with_logprobs);
+            writer.delta(events, &delta, self.usage);
             choice.written |= ends;
             choice.text.clear();
             choice.token_ids.clear();
@@ -181,9 +182,9 @@ impl Answer {
     }
 
     /// All choices, whole.
-    pub(crate) fn pieces(&self) -> Vec<Piece<'_>> {
+    pub(crate) fn deltas(&self) -> Vec<Delta<'_>> {
         let choices = (0..).zip(&self.choices);
-        choices.map(|(n, choice)| choice.piece(n, self.with_ids, self.with_logprobs)).collect()
+        choices.map(|(n, choice)| choice.delta(n, self.with_ids, self.with_logprobs)).collect()
     }
 }
 
@@ -236,8 +237,8 @@ impl Choice {
         self.logprobs.push(TokenLogprob { chosen, known, top, text_offset });
     }
 
-    fn piece(&self, number: u32, with_ids: bool, with_logprobs: bool) -> Piece<'_> {
-        Piece {
+    fn delta(&self, number: u32, with_ids: bool, with_logprobs: bool) -> Delta<'_> {
+        Delta {
             choice: number,
             text: &self.text,
             logprobs: with_logprobs.then_some(&self.logprobs),

@@ -7,10 +7,9 @@ use crate::pins::Pins;
 use crate::plan::Plan;
 use crate::space::{Client, name};
 use crate::steering::{Said, Steering};
-use stator_model::Model;
-use stator_api::openai::body::TOKEN_DATA;
-use stator_api::openai::response::Api;
-use stator_api::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
+use stator_api::openai::{self, ApiError, TextApi};
+use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
+use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::header::{FAIRNESS_ID, SESSION_ID};
 use stator_protos::worker::Sampling;
@@ -30,17 +29,6 @@ pub(crate) struct Job {
     pub plan: Plan,
 }
 
-/// What a request asks for, with its prompts in tokens, not yet checked against the model's limits.
-struct Asked {
-    served: Arc<Served>,
-    model_name: String,
-    prompts: Vec<Arc<[u32]>>,
-    /// Where the request has its prompts, in the words of error messages.
-    prompt_param: &'static str,
-    echo: Vec<String>,
-    options: GenerateOptions,
-}
-
 /// Parses a body, applies the chat template, tokenizes, and checks against the model's limits.
 ///
 /// # Errors
@@ -48,20 +36,20 @@ struct Asked {
 /// 4xx, with the field at fault.
 pub(crate) fn prepare(
     body: &[u8],
-    api: Api,
+    api: TextApi,
     catalog: &Catalog,
     client: Client<'_>,
     settings: &ProxySettings,
 ) -> Result<Job, ApiError> {
     let exchange = client.exchange;
-    let asked = match api {
-        Api::Chat => chat(body, catalog)?,
-        Api::Completion => completion(body, catalog)?,
-    };
-    let Asked { served, model_name, prompts, prompt_param, echo, mut options } = asked;
+    let GenerateRequest { model, input, prompt_field, mut options } = openai::read(api, body)?;
+    let served = catalog.find(&model)?;
+    let prompts = tokens(&served.model, &input)?;
+    let echo = echoes(&served.model, &input);
+    let model_name = model.into_owned();
     options.open = options.open.or(served.model.sampling_defaults());
     let record = served.pool.record();
-    check_prompts(record, prompt_param, &prompts)?;
+    check_prompts(record, prompt_field, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let plan = Plan {
@@ -90,74 +78,44 @@ pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
     exchange.header("authorization").or_else(|| exchange.header(FAIRNESS_ID))
 }
 
-fn chat(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {
-    let mut request = ChatRequest::parse(body)?;
-    let served = catalog.find(&request.model)?;
-    let (prompt, prompt_param) = chat_prompt(&served.model, &mut request)?;
-    Ok(Asked {
-        served,
-        model_name: request.model.into_owned(),
-        prompts: vec![prompt.into()],
-        prompt_param,
-        echo: Vec::new(),
-        options: request.options,
-    })
-}
-
-/// The tokens of a chat and where they come from: the request itself, or else its messages.
-fn chat_prompt(
-    model: &Model,
-    request: &mut ChatRequest<'_>,
-) -> Result<(Vec<u32>, &'static str), ApiError> {
-    match request.token_data.take() {
-        Some(ids) => Ok((ids, TOKEN_DATA)),
-        None => Ok((model.encode_chat(request, SystemTime::now())?, "prompt")),
-    }
-}
-
-fn completion(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {
-    let mut request = CompletionRequest::parse(body)?;
-    let served = catalog.find(&request.model)?;
-    let prompt_param = take_token_data(&mut request);
-    let prompts = completion_prompts(&served.model, &request)?;
-    let echo = match request.echo {
-        true => echoes(&served.model, &request.prompts),
-        false => Vec::new(),
-    };
-    Ok(Asked {
-        served,
-        model_name: request.model.into_owned(),
-        prompts,
-        prompt_param,
-        echo,
-        options: request.options,
-    })
-}
-
-/// Puts tokens that came beside the prompt in its place; returns where the prompt comes from.
-fn take_token_data(request: &mut CompletionRequest<'_>) -> &'static str {
-    match request.token_data.take() {
-        Some(ids) => {
-            request.prompts = vec![Prompt::Tokens(ids)];
-            TOKEN_DATA
+/// The tokens of each prompt.
+fn tokens(model: &Model, input: &Input<'_>) -> Result<Vec<Arc<[u32]>>, ApiError> {
+    match input {
+        Input::Conversation(conversation) => {
+            let ids = model.encode_chat(conversation, SystemTime::now());
+            Ok(vec![ids.map_err(|error| refusal("messages", &error))?.into()])
         }
-        None => "prompt",
+        Input::Prompts { prompts, add_special_tokens, .. } => {
+            let encode = |prompt: &Prompt<'_>| match prompt {
+                Prompt::Text(text) => {
+                    let ids = model.encode_prompt(text, *add_special_tokens);
+                    Ok(ids.map_err(|error| refusal("prompt", &error))?.into())
+                }
+                Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
+            };
+            prompts.iter().map(encode).collect()
+        }
     }
 }
 
-fn completion_prompts(
-    model: &Model,
-    request: &CompletionRequest<'_>,
-) -> Result<Vec<Arc<[u32]>>, ApiError> {
-    let special = request.options.add_special_tokens;
-    let encode = |prompt: &Prompt<'_>| match prompt {
-        Prompt::Text(text) => Ok(model.encode_prompt(text, special)?.into()),
-        Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
-    };
-    request.prompts.iter().map(encode).collect()
+/// The client's error for an input that does not become tokens. `param` has the text.
+fn refusal(param: &str, error: &PromptError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        PromptError::NoTemplate { .. } => ApiError::invalid("model", message),
+        PromptError::Template(_) => ApiError::invalid("messages", message),
+        PromptError::NothingToContinue => ApiError::impossible("continue_final_message", message),
+        PromptError::LastMessageLeftOut => ApiError::invalid("continue_final_message", message),
+        PromptError::TooLong { .. } => {
+            ApiError::bad_request(message).with_code("context_length_exceeded").with_param(param)
+        }
+        PromptError::Tokenizer(_) => ApiError::invalid(param, message),
+    }
 }
 
-fn echoes(model: &Model, prompts: &[Prompt<'_>]) -> Vec<String> {
+/// The text of each prompt, where it is to be repeated.
+fn echoes(model: &Model, input: &Input<'_>) -> Vec<String> {
+    let Input::Prompts { prompts, echo: true, .. } = input else { return Vec::new() };
     let text = |prompt: &Prompt<'_>| match prompt {
         Prompt::Text(text) => text.clone().into_owned(),
         Prompt::Tokens(ids) => {

@@ -8,10 +8,9 @@ use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use http::StatusCode;
-use stator_api::openai::ApiError;
-use stator_api::openai::response::{
-    Api, DONE, EventWriter, Identity, UsageMode, push_error_event, push_response,
-};
+use stator_api::delta::Identity;
+use stator_api::openai::response::{DONE, EventWriter, UsageMode, push_error_event, push_response};
+use stator_api::openai::{ApiError, TextApi};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -62,7 +61,7 @@ impl<'a> Run<'a> {
     pub(crate) async fn stream(
         &mut self,
         exchange: &mut Exchange,
-        api: Api,
+        api: TextApi,
     ) -> Result<(), Failure> {
         let created = created();
         let id = exchange.request_id().to_owned();
@@ -106,13 +105,17 @@ impl<'a> Run<'a> {
     }
 
     /// Collects the answer and writes it at once.
-    pub(crate) async fn whole(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+    pub(crate) async fn whole(
+        &mut self,
+        exchange: &mut Exchange,
+        api: TextApi,
+    ) -> Result<(), Failure> {
         while self.advance(exchange).await? {}
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created: created(), model: &self.job.model_name };
         let mut body = Vec::new();
-        let pieces = self.answer.pieces();
-        push_response(&mut body, api, &identity, &pieces, self.answer.usage());
+        let choices = self.answer.deltas();
+        push_response(&mut body, api, &identity, &choices, self.answer.usage());
         exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
         Ok(())
     }

@@ -17,8 +17,7 @@ use crate::run::Run;
 use crate::space::{Account, Client};
 use bytes::Bytes;
 use http::{StatusCode, header};
-use stator_api::openai::response::Api;
-use stator_api::openai::{ApiError, openapi};
+use stator_api::openai::{ApiError, TextApi, openapi};
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;
@@ -161,8 +160,8 @@ impl Service {
                 let body = self.models(route)?;
                 json(exchange, StatusCode::OK, body).await;
             }
-            Route::Chat => self.generate(exchange, Api::Chat).await?,
-            Route::Completion => self.generate(exchange, Api::Completion).await?,
+            Route::Chat => self.generate(exchange, TextApi::Chat).await?,
+            Route::Completion => self.generate(exchange, TextApi::Completion).await?,
             Route::Engine(path) => self.engine(exchange, path).await?,
         }
         Ok(())
@@ -196,7 +195,7 @@ impl Service {
     }
 
     /// The way of every completion: read, prepare, place, and write what comes.
-    async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+    async fn generate(&self, exchange: &mut Exchange, api: TextApi) -> Result<(), Failure> {
         let account = self.authorize(exchange)?;
         self.admit(exchange)?;
         let started = Instant::now();
@@ -252,7 +251,7 @@ impl Service {
     }
 
     /// Makes of a body what the workers need; the body is not kept.
-    fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
+    fn prepare(&self, client: Client<'_>, api: TextApi, body: Bytes) -> Result<Job, ApiError> {
         beside(&body, || job::prepare(&body, api, &self.catalog, client, &self.settings))
     }
 }

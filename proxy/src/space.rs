@@ -11,7 +11,7 @@
 use crate::exchange::Exchange;
 use ring::{hmac, pbkdf2};
 use stator_api::openai::ApiError;
-use stator_api::openai::request::check_cache_salt;
+use stator_api::openai::options::check_cache_salt;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

@@ -4,8 +4,10 @@
 //! folder the small tokenizer of the tests is used, whose words have more tokens than real ones.
 
 use bytes::Bytes;
-use stator_api::openai::ChatRequest;
-use stator_api::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
+use stator_api::delta::{Identity, Usage};
+use stator_api::openai::response::{EventWriter, UsageMode};
+use stator_api::openai::{TextApi, chat};
+use stator_api::{Conversation, Delta, Input};
 use stator_model::{Model, StopMatcher};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -81,7 +83,7 @@ fn words(count: usize, salt: usize) -> String {
     text
 }
 
-fn chat(system: &str, user: &str) -> Vec<u8> {
+fn chat_body(system: &str, user: &str) -> Vec<u8> {
     let body = serde_json::json!({"model": "bench", "stream": true, "max_tokens": 16, "temperature": 0,
         "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}]});
     body.to_string().into_bytes()
@@ -107,29 +109,36 @@ fn main() {
 fn compare(model: &Model, tokenizer_json: &[u8]) {
     let library = tokenizers::Tokenizer::from_bytes(tokenizer_json).expect("the tokenizer loads");
     let text = words(3000, 4);
-    let ids = model.encode_prompt(&text, Some(false)).expect("tokens");
+    let ids = model.encode_prompt(&text, false).expect("tokens");
     measure(&format!("the library alone: encode {} tokens", ids.len()), 1, |_| {
         let encoding = library.encode_fast(black_box(text.as_str()), false).expect("tokens");
         assert_eq!(encoding.get_ids(), ids);
     });
 }
 
+fn conversation(body: &[u8]) -> Conversation<'_> {
+    match chat::read(body).expect("a valid body").input {
+        Input::Conversation(conversation) => conversation,
+        Input::Prompts { .. } => panic!("a chat has no tokens here"),
+    }
+}
+
 fn parse_and_render(model: &Model) {
-    let short = chat("Be brief.", &words(24, 1));
-    let long = chat(&words(1500, 1), &words(1500, 2));
+    let short = chat_body("Be brief.", &words(24, 1));
+    let long = chat_body(&words(1500, 1), &words(1500, 2));
     for (name, body) in [("short", &short), ("long", &long)] {
-        let request = ChatRequest::parse(body).expect("a valid body");
+        let conversation = conversation(body);
         measure(&format!("parse a {name} chat, {} bytes", body.len()), 1, |_| {
-            black_box(ChatRequest::parse(black_box(body)).expect("a valid body"));
+            black_box(chat::read(black_box(body)).expect("a valid body"));
         });
         measure(&format!("render a {name} chat"), 1, |_| {
-            black_box(model.render_chat(black_box(&request), UNIX_EPOCH).expect("a prompt"));
+            black_box(model.render_chat(black_box(&conversation), UNIX_EPOCH).expect("a prompt"));
         });
     }
 }
 
 fn tokenize(model: &Model) {
-    let encode = |text: &str| model.encode_prompt(text, Some(false)).expect("tokens");
+    let encode = |text: &str| model.encode_prompt(text, false).expect("tokens");
     let short = words(24, 3);
     let tokens = encode(&short).len();
     measure(&format!("encode {tokens} tokens"), 1, |_| {
@@ -151,12 +160,11 @@ fn tokenize(model: &Model) {
     let system = words(1500, 6);
     let mut prompt = Vec::new();
     measure("parse, render and encode a chat, half of it seen before", 1, |run| {
-        prompt = chat(&system, &format!("{run} {half}"));
-        let request = ChatRequest::parse(&prompt).expect("a valid body");
-        black_box(model.encode_chat(&request, UNIX_EPOCH).expect("tokens"));
+        prompt = chat_body(&system, &format!("{run} {half}"));
+        black_box(model.encode_chat(&conversation(&prompt), UNIX_EPOCH).expect("tokens"));
     });
     measure("  of which making the body", 1, |run| {
-        prompt = chat(&system, &format!("{run} {half}"));
+        prompt = chat_body(&system, &format!("{run} {half}"));
     });
     let mut salt = 0;
     measure("encode 300 words that were never seen, per word", 300, |_| {
@@ -167,7 +175,7 @@ fn tokenize(model: &Model) {
 }
 
 fn stream(model: &Model) {
-    let ids = model.encode_prompt(&words(500, 7), Some(false)).expect("tokens");
+    let ids = model.encode_prompt(&words(500, 7), false).expect("tokens");
     let mut text = String::new();
     measure("detokenize, per token", ids.len(), |_| {
         let mut detokenizer = model.detokenizer(true);
@@ -186,13 +194,13 @@ fn stream(model: &Model) {
         }
     });
     let identity = Identity { id: "0123456789abcdef", created: 1_700_000_000, model: "bench" };
-    let writer = EventWriter::new(Api::Chat, &identity, UsageMode::Off);
+    let writer = EventWriter::new(TextApi::Chat, &identity, UsageMode::Off);
     let mut out = Vec::new();
     measure("write a chunk", 500, |_| {
         out.clear();
         for _ in 0..500 {
-            let piece = Piece { text: black_box(" word"), ..Piece::default() };
-            writer.piece(&mut out, &piece, Usage::default());
+            let delta = Delta { text: black_box(" word"), ..Delta::default() };
+            writer.delta(&mut out, &delta, Usage::default());
         }
         black_box(&out);
     });

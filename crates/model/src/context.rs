@@ -1,9 +1,8 @@
-//! A chat request as the values that its template reads.
+//! A conversation as the values that its template reads.
 
-use stator_api::openai::ChatRequest;
-use stator_api::openai::json::Json;
-use stator_api::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
+use stator_api::conversation::{Content, Conversation, Message, Role};
+use stator_api::json::Json;
 use std::borrow::Cow;
 
 /// Abilities of a template, found out when it is loaded.
@@ -45,9 +44,9 @@ pub(crate) fn json(value: &Json<'_>) -> Value {
     }
 }
 
-/// Size of the values that a request gives to its template: bytes of text, and bytes for each
+/// Size of the values that a conversation gives to its template: bytes of text, and bytes for each
 /// value.
-pub(crate) fn size_bytes(request: &ChatRequest<'_>) -> usize {
+pub(crate) fn size_bytes(conversation: &Conversation<'_>) -> usize {
     let message = |message: &Message<'_>| {
         let content = match &message.content {
             Content::Null => 0,
@@ -56,10 +55,10 @@ pub(crate) fn size_bytes(request: &ChatRequest<'_>) -> usize {
         };
         VALUE_BYTES + content + pairs_bytes(&message.extra)
     };
-    let messages: usize = request.messages.iter().map(message).sum();
-    let tools: usize = request.tools.iter().flatten().map(json_bytes).sum();
-    let documents = request.documents.as_ref().map_or(0, json_bytes);
-    messages + tools + documents + pairs_bytes(&request.template_kwargs)
+    let messages: usize = conversation.messages.iter().map(message).sum();
+    let tools: usize = conversation.tools.iter().flatten().map(json_bytes).sum();
+    let documents = conversation.documents.as_ref().map_or(0, json_bytes);
+    messages + tools + documents + pairs_bytes(&conversation.template_kwargs)
 }
 
 /// Bytes of a value beside its text.

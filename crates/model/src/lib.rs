@@ -7,6 +7,7 @@
 
 mod context;
 mod detokenizer;
+mod error;
 mod fast_bpe;
 mod files;
 mod jinja;
@@ -21,11 +22,12 @@ mod word_cache;
 mod words;
 
 pub use detokenizer::Detokenizer;
+pub use error::PromptError;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
 
-use stator_api::openai::{ApiError, ChatRequest};
 use bytes::Bytes;
+use stator_api::Conversation;
 use stator_protos::sampling::OpenSampling;
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -159,48 +161,51 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// 400 where the model has no template or its template refuses the conversation.
+    /// [`PromptError`] where the model has no template or its template refuses the conversation.
     pub fn render_chat(
         &self,
-        request: &ChatRequest<'_>,
+        conversation: &Conversation<'_>,
         now: SystemTime,
-    ) -> Result<String, ApiError> {
-        let Some(template) = &self.template else {
-            let message =
-                format!("the model {:?} has no chat template; use /v1/completions", self.name);
-            return Err(ApiError::invalid("model", message));
-        };
-        template.render(request, now)
+    ) -> Result<String, PromptError> {
+        match &self.template {
+            Some(template) => template.render(conversation, now),
+            None => Err(PromptError::NoTemplate { model: self.name.clone() }),
+        }
     }
 
-    /// The prompt of a chat, as tokens: rendered, then encoded without further special tokens
-    /// unless the request wants them.
+    /// The prompt of a chat, as tokens: rendered, then encoded.
     ///
     /// # Errors
     ///
     /// Those of [`Model::render_chat`] and [`Model::encode_prompt`].
     pub fn encode_chat(
         &self,
-        request: &ChatRequest<'_>,
+        conversation: &Conversation<'_>,
         now: SystemTime,
-    ) -> Result<Vec<u32>, ApiError> {
-        let text = self.render_chat(request, now)?;
-        self.encode(&text, request.options.add_special_tokens.unwrap_or(false), "messages")
+    ) -> Result<Vec<u32>, PromptError> {
+        let text = self.render_chat(conversation, now)?;
+        self.encode_prompt(&text, conversation.add_special_tokens)
     }
 
-    /// The tokens of a completion's prompt, special tokens added unless `add_special_tokens` is
-    /// false.
+    /// The tokens of a text, with the tokenizer's special tokens if `add_special_tokens`.
     ///
     /// # Errors
     ///
-    /// 400 for a text that the tokenizer cannot express, or that is so long that it cannot fit the
-    /// model's context whatever its tokens are.
+    /// [`PromptError`] for a text that the tokenizer cannot express, or that is so long that it
+    /// cannot fit the model's context whatever its tokens are.
     pub fn encode_prompt(
         &self,
         text: &str,
-        add_special_tokens: Option<bool>,
-    ) -> Result<Vec<u32>, ApiError> {
-        self.encode(text, add_special_tokens.unwrap_or(true), "prompt")
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, PromptError> {
+        // A text that cannot fit is not worth the time of counting its tokens.
+        let fewest_tokens = self.tokenizer.fewest_tokens(text.len());
+        if let Some(context) = self.context_length.map(|context| context as usize)
+            && fewest_tokens > context
+        {
+            return Err(PromptError::TooLong { bytes: text.len(), fewest_tokens, context });
+        }
+        self.tokenizer.encode(text, add_special_tokens).map_err(PromptError::Tokenizer)
     }
 
     /// A detokenizer for one choice.
@@ -211,24 +216,6 @@ impl Model {
     /// The bytes of one token, for logprobs; they need not be whole characters.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
         self.tokenizer.token_bytes(id)
-    }
-
-    fn encode(
-        &self,
-        text: &str,
-        add_special_tokens: bool,
-        param: &str,
-    ) -> Result<Vec<u32>, ApiError> {
-        // A text that cannot fit is not worth the time of counting its tokens.
-        let (fewest, context) = (self.tokenizer.fewest_tokens(text.len()), self.context_length);
-        if let Some(context) = context.filter(|context| fewest > *context as usize) {
-            return Err(
-                ApiError::prompt_too_long(text.len(), fewest, context as usize).with_param(param)
-            );
-        }
-        let failed =
-            |error| ApiError::invalid(param, format!("the text cannot be tokenized: {error}"));
-        self.tokenizer.encode(text, add_special_tokens).map_err(failed)
     }
 }
 

@@ -9,13 +9,12 @@
 pub use super::jinja::budget::{BUDGET_BYTES, BUDGET_PER_INPUT_BYTE};
 
 use super::context::{self, TemplateDialect};
+use super::error::PromptError;
 use super::jinja::{Compiled, Raised, budget, environment};
 use super::strftime::strftime;
-use stator_api::openai::ChatRequest;
-use stator_api::openai::error::ApiError;
-use stator_api::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
 use minijinja::{Environment, Error};
+use stator_api::conversation::{Content, Conversation, Message, Role};
 use std::borrow::Cow;
 use std::time::SystemTime;
 
@@ -84,17 +83,20 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// 400 where the template refuses the conversation or cannot render it.
-    pub fn render(&self, request: &ChatRequest<'_>, now: SystemTime) -> Result<String, ApiError> {
-        let open = request.continue_final_message.then_some(OPEN_TAG);
-        let last = last_text(&request.messages);
+    /// [`PromptError`] where the template refuses the conversation or cannot render it.
+    pub fn render(
+        &self,
+        conversation: &Conversation<'_>,
+        now: SystemTime,
+    ) -> Result<String, PromptError> {
+        let open = conversation.continue_final_message.then_some(OPEN_TAG);
+        let last = last_text(&conversation.messages);
         if open.is_some() && last.is_none() {
-            let message = "continue_final_message needs a last message with text";
-            return Err(ApiError::impossible("continue_final_message", message));
+            return Err(PromptError::NothingToContinue);
         }
-        let text = budget::for_input(context::size_bytes(request), || {
-            let messages = context::messages(&request.messages, self.dialect, open);
-            self.render_values(request, messages, now)
+        let text = budget::for_input(context::size_bytes(conversation), || {
+            let messages = context::messages(&conversation.messages, self.dialect, open);
+            self.render_values(conversation, messages, now)
         })
         .map_err(|error| refusal(&error))?;
         match open.zip(last) {
@@ -105,12 +107,14 @@ impl ChatTemplate {
 
     fn render_values(
         &self,
-        request: &ChatRequest<'_>,
+        conversation: &Conversation<'_>,
         messages: Value,
         now: SystemTime,
     ) -> Result<String, Error> {
-        let tools =
-            request.tools.as_ref().map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
+        let tools = conversation
+            .tools
+            .as_ref()
+            .map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
         let tool_use = self.tool_use.as_ref().filter(|_| tools.is_some());
         let template = tool_use.unwrap_or(&self.default);
         let mut values: Vec<(Cow<'_, str>, Value)> = Vec::with_capacity(16);
@@ -118,7 +122,7 @@ impl ChatTemplate {
             self.special_tokens.iter().map(|(name, token)| (Cow::Borrowed(&**name), token.clone())),
         );
         values.extend(
-            request
+            conversation
                 .template_kwargs
                 .iter()
                 .map(|(name, value)| (name.clone(), context::json(value))),
@@ -127,9 +131,12 @@ impl ChatTemplate {
         values.push(("tools".into(), tools.map_or(Value::from(()), Value::from)));
         values.push((
             "documents".into(),
-            request.documents.as_ref().map_or(Value::from(()), context::json),
+            conversation.documents.as_ref().map_or(Value::from(()), context::json),
         ));
-        values.push(("add_generation_prompt".into(), Value::from(request.add_generation_prompt)));
+        values.push((
+            "add_generation_prompt".into(),
+            Value::from(conversation.add_generation_prompt),
+        ));
         if self.clock {
             let clock = move |format: &str| {
                 // The longest name of a month or a day stands for two characters.
@@ -199,11 +206,9 @@ fn last_text<'a>(messages: &'a [Message<'_>]) -> Option<&'a str> {
 }
 
 /// Cuts the prompt where the last message's text ends.
-fn reopen(mut text: String, tag: &str, last: &str) -> Result<String, ApiError> {
+fn reopen(mut text: String, tag: &str, last: &str) -> Result<String, PromptError> {
     let Some(at) = text.rfind(tag.trim_end()).filter(|_| text.contains(last.trim())) else {
-        let message =
-            "continue_final_message: the chat template leaves out the last message or a part of it";
-        return Err(ApiError::invalid("continue_final_message", message));
+        return Err(PromptError::LastMessageLeftOut);
     };
     let trimmed = !text[at..].starts_with(tag);
     text.truncate(at);
@@ -216,22 +221,20 @@ fn reopen(mut text: String, tag: &str, last: &str) -> Result<String, ApiError> {
 /// Longest text of a template in an error message, in bytes.
 const MESSAGE_MAX_BYTES: usize = 1024;
 
-/// The client's error for a conversation that did not render.
-fn refusal(error: &Error) -> ApiError {
+/// The error for a conversation that did not render.
+fn refusal(error: &Error) -> PromptError {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(Raised(message)) = cause.downcast_ref() {
-            return ApiError::invalid(
-                "messages",
-                format!("the chat template refuses the messages: {}", shortened(message)),
-            );
+            let message = format!("the chat template refuses the messages: {}", shortened(message));
+            return PromptError::Template(message);
         }
         source = cause.source();
     }
-    ApiError::invalid(
-        "messages",
-        format!("the chat template cannot render the messages: {}", describe(error)),
-    )
+    PromptError::Template(format!(
+        "the chat template cannot render the messages: {}",
+        describe(error)
+    ))
 }
 
 fn shortened(text: &str) -> &str {

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::Value as Json;
+use stator_api::openai::chat;
 use std::time::{Duration, UNIX_EPOCH};
 
 const RECORDED: &str = include_str!("../fixtures/templates.json");
@@ -15,12 +16,13 @@ fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(vec![(DEFAULT.to_owned(), source.to_owned())], special_tokens).unwrap()
 }
 
-fn render(template: &ChatTemplate, body: &str, now: SystemTime) -> Result<String, ApiError> {
-    template.render(&ChatRequest::parse(body.as_bytes()).expect(body), now)
+fn render(template: &ChatTemplate, body: &str, now: SystemTime) -> Result<String, PromptError> {
+    let request = chat::read(body.as_bytes()).expect(body);
+    template.render(request.input.conversation().expect(body), now)
 }
 
 /// Renders one user message with `source`.
-fn render_hi(source: &str) -> Result<String, ApiError> {
+fn render_hi(source: &str) -> Result<String, PromptError> {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
     render(&template(source), body, UNIX_EPOCH)
 }
@@ -37,7 +39,7 @@ fn every_recorded_prompt_is_rendered_as_transformers_does() {
         let rendered = render(&template(&source(name)), body, now);
         let agrees = match (&rendered, case["prompt"].as_str(), case["refusal"].as_str()) {
             (Ok(text), Some(prompt), _) => text == prompt,
-            (Err(error), None, Some(refusal)) => error.message.ends_with(refusal),
+            (Err(error), None, Some(refusal)) => error.to_string().ends_with(refusal),
             // What is no refusal of the template's is told in our own words.
             (Err(_), None, None) => case["fault"].is_string(),
             _ => false,
@@ -75,21 +77,21 @@ fn body_text(case: &str) -> &'static str {
 #[test]
 fn a_refusal_is_the_clients_fault() {
     let error = render_hi("{{ raise_exception('no ' + messages[0].content) }}").unwrap_err();
-    assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("messages")));
-    assert_eq!(error.message, "the chat template refuses the messages: no hi");
+    let message = "the chat template refuses the messages: no hi";
+    assert_eq!(error, PromptError::Template(message.into()));
 }
 
 #[test]
 fn a_template_that_loops_is_stopped() {
     let source =
         "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
-    assert_eq!(render_hi(source).unwrap_err().status.as_u16(), 400);
+    assert!(matches!(render_hi(source), Err(PromptError::Template(_))));
 }
 
 #[test]
 fn a_template_that_recurses_is_stopped() {
     let error = render_hi("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").unwrap_err();
-    assert!(error.message.contains("recursion"), "{error}");
+    assert!(error.to_string().contains("recursion"), "{error}");
 }
 
 #[test]
@@ -120,7 +122,7 @@ fn a_request_cannot_replace_what_the_template_is_given() {
     // A client's own special tokens are its own business, as in `transformers`.
     assert_eq!(render(&template("{{ bos_token }}"), body, UNIX_EPOCH).unwrap(), "x");
     let body = body.replace("bos_token", "messages");
-    assert!(ChatRequest::parse(body.as_bytes()).is_err());
+    assert!(chat::read(body.as_bytes()).is_err());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::{Value, json};
+use stator_api::openai::chat;
 use stator_protos::sampling::Number;
 use std::time::UNIX_EPOCH;
 
@@ -27,22 +28,24 @@ fn a_chat_is_rendered_and_encoded_without_a_second_start_token() {
         json!({"chat_template": template, "bos_token": "<|start|>"}),
     )])
     .unwrap();
-    let request = ChatRequest::parse(CHAT.as_bytes()).unwrap();
-    assert_eq!(model.render_chat(&request, UNIX_EPOCH).unwrap(), "<|start|>hi<|end|>");
-    let ids = model.encode_chat(&request, UNIX_EPOCH).unwrap();
+    let request = chat::read(CHAT.as_bytes()).unwrap();
+    let conversation = request.input.conversation().unwrap();
+    assert_eq!(model.render_chat(conversation, UNIX_EPOCH).unwrap(), "<|start|>hi<|end|>");
+    let ids = model.encode_chat(conversation, UNIX_EPOCH).unwrap();
     let id = |token| model.tokenizer().token_to_id(token).unwrap();
     assert_eq!((ids[0], ids[ids.len() - 1]), (id("<|start|>"), id("<|end|>")));
     assert_eq!(ids.iter().filter(|token| **token == ids[0]).count(), 1);
-    assert_eq!(model.encode_prompt("hi<|end|>", None).unwrap(), ids);
-    assert_eq!(model.encode_prompt("hi<|end|>", Some(false)).unwrap(), ids[1..]);
+    assert_eq!(model.encode_prompt("hi<|end|>", true).unwrap(), ids);
+    assert_eq!(model.encode_prompt("hi<|end|>", false).unwrap(), ids[1..]);
 }
 
 #[test]
 fn a_model_without_a_template_refuses_chats() {
     let model = load(&[]).unwrap();
-    let request = ChatRequest::parse(CHAT.as_bytes()).unwrap();
-    let error = model.render_chat(&request, UNIX_EPOCH).unwrap_err();
-    assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("model")));
+    let request = chat::read(CHAT.as_bytes()).unwrap();
+    let conversation = request.input.conversation().unwrap();
+    let error = model.render_chat(conversation, UNIX_EPOCH).unwrap_err();
+    assert_eq!(error, PromptError::NoTemplate { model: model.name().into() });
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn the_request_counts_before_the_models_defaults() {
     let model =
         load(&[("generation_config.json", json!({"temperature": 0.5, "top_k": 7}))]).unwrap();
     let body = r#"{"model":"m","temperature":1.5,"messages":[{"role":"user","content":"hi"}]}"#;
-    let request = ChatRequest::parse(body.as_bytes()).unwrap().options.open;
+    let request = chat::read(body.as_bytes()).unwrap().options.open;
     let open = request.or(model.sampling_defaults());
     assert_eq!((open.numbers.get(Number::Temperature), open.top_k), (Some(1.5), Some(7)));
     assert_eq!(open.numbers.get(Number::TopP), None);
@@ -77,11 +80,10 @@ fn the_request_counts_before_the_models_defaults() {
 #[test]
 fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     let model = load(&[("config.json", json!({"max_position_embeddings": 100}))]).unwrap();
-    let error = model.encode_prompt(&"word ".repeat(100_000), None).unwrap_err();
-    assert_eq!((error.status.as_u16(), error.code), (400, Some("context_length_exceeded")));
-    assert!(error.message.contains("500000 bytes"), "{error}");
+    let error = model.encode_prompt(&"word ".repeat(100_000), true).unwrap_err();
+    assert!(matches!(error, PromptError::TooLong { bytes: 500_000, context: 100, .. }), "{error}");
     // What may fit by its bytes is counted, by whoever knows how long the answer is to be.
-    assert!(model.encode_prompt(&"word ".repeat(200), None).unwrap().len() > 100);
+    assert!(model.encode_prompt(&"word ".repeat(200), true).unwrap().len() > 100);
 }
 
 #[test]

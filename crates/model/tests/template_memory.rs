@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // An allocator is unsafe by its nature.
 
 use proptest::prelude::*;
-use stator_api::openai::ChatRequest;
+use stator_api::openai::chat;
 use stator_model::template::{BUDGET_BYTES, ChatTemplate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -50,8 +50,9 @@ fn rendered(source: &str) -> (Result<usize, String>, usize, usize) {
     PEAK.set(before);
     let result = ChatTemplate::new(vec![("default".to_owned(), source.to_owned())], Vec::new())
         .and_then(|template| {
-            let request = ChatRequest::parse(body.as_bytes()).expect("a request");
-            template.render(&request, UNIX_EPOCH).map_err(|error| error.message)
+            let request = chat::read(body.as_bytes()).expect("a request");
+            let conversation = request.input.conversation().expect("a chat");
+            template.render(conversation, UNIX_EPOCH).map_err(|error| error.to_string())
         })
         .map(|text| text.len());
     let left = HELD.get().saturating_sub(before);

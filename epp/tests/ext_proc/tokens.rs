@@ -102,7 +102,7 @@ async fn token_ids_travel_on_with_all_other_bytes_as_they_came() {
     let model = model();
     bed.pool.set_tokenizer(Some(model.clone()));
     let text = "hello world, hello tokens ".repeat(20);
-    let ids = model.encode_prompt(&text, None).expect("it is text");
+    let ids = model.encode_prompt(&text, true).expect("it is text");
     assert!(ids.len() as u32 > 2 * BLOCK_SIZE, "the prompt has blocks");
     stored(&bed, 1, &ids);
     let body = format!(

@@ -20,8 +20,8 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
-use stator_body::AnswerCleaner;
 use stator_api::openai::ApiError;
+use stator_body::AnswerCleaner;
 use std::time::Instant;
 
 /// The only path whose answers are decoded in chunks.

@@ -14,10 +14,10 @@
 use super::chunk::{Chunk, Unjoinable, is_nothing, members, number};
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use stator_body::{Object, ObjectEdit};
-use stator_handover::Api;
 use stator_api::openai::escape::push_json_str;
 use stator_api::openai::response::DONE;
+use stator_body::{Object, ObjectEdit};
+use stator_handover::Api;
 use std::num::NonZeroU32;
 
 /// Longest joined answer, in bytes of its text and logprobs.

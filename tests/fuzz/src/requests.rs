@@ -1,19 +1,15 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
-use stator_api::openai::{ApiError, ChatRequest, CompletionRequest};
+use stator_api::openai::{ApiError, TextApi, read};
+use stator_api::{Input, Prompt};
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
-    match ChatRequest::parse(body) {
-        Ok(request) => check_tokens(request.token_data.as_deref()),
-        Err(error) => check(&error),
-    }
-    match CompletionRequest::parse(body) {
-        Ok(request) => {
-            check_tokens(request.token_data.as_deref());
-            assert!(!request.prompts.is_empty());
+    for api in [TextApi::Chat, TextApi::Completion] {
+        match read(api, body) {
+            Ok(request) => check_input(&request.input),
+            Err(error) => check(&error),
         }
-        Err(error) => check(&error),
     }
 }
 
@@ -24,7 +20,14 @@ fn check(error: &ApiError) {
     assert!(json["error"]["message"].is_string());
 }
 
-/// An empty list is as none.
-fn check_tokens(ids: Option<&[u32]>) {
-    assert!(ids.is_none_or(|ids| !ids.is_empty()));
+/// There is something to answer.
+fn check_input(input: &Input<'_>) {
+    match input {
+        Input::Conversation(conversation) => assert!(!conversation.messages.is_empty()),
+        Input::Prompts { prompts, .. } => {
+            let is_empty =
+                |prompt: &Prompt<'_>| matches!(prompt, Prompt::Tokens(ids) if ids.is_empty());
+            assert!(!prompts.is_empty() && !prompts.iter().any(is_empty));
+        }
+    }
 }

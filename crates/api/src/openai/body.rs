@@ -3,8 +3,8 @@
 
 use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, Meaning, OneOrMany, RawPrompt};
-use super::json::{Json, Text};
-use super::message::Message;
+use crate::conversation::Message;
+use crate::json::{Json, Text};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use stator_protos::sampling::Number;
 use std::fmt;

@@ -1,11 +1,12 @@
 //! The body of `POST /v1/chat/completions`.
 
-use super::body::{self, Body};
+use super::body::{self, Body, TOKEN_DATA};
 use super::error::ApiError;
 use super::fields::FlagOrCount;
-use super::json::{Json, Text};
-use super::message::Message;
-use super::request::{self, GenerateOptions, integer};
+use super::options::{self, integer};
+use crate::conversation::Conversation;
+use crate::json::{Json, Text};
+use crate::request::{GenerateRequest, Input};
 use std::borrow::Cow;
 
 /// Most tools of a request.
@@ -15,79 +16,58 @@ pub const FUNCTION_NAME_MAX_BYTES: usize = 128;
 /// Most alternatives per token.
 pub const TOP_LOGPROBS_MAX: i64 = 20;
 
-/// A chat request within the API's limits; texts borrow from the body where they can.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChatRequest<'a> {
-    /// The model asked for.
-    pub model: Cow<'a, str>,
-    /// The conversation, at least one message.
-    pub messages: Vec<Message<'a>>,
-    /// `nvext.token_data`: what the messages are in tokens, in place of rendering and encoding
-    /// them. At least one.
-    pub token_data: Option<Vec<u32>>,
-    /// Tool definitions for the template, at least one.
-    pub tools: Option<Vec<Json<'a>>>,
-    /// Documents for the template.
-    pub documents: Option<Json<'a>>,
-    /// Further variables for the template.
-    pub template_kwargs: Vec<(Cow<'a, str>, Json<'a>)>,
-    /// Ends the prompt with the opening of an assistant's message.
-    pub add_generation_prompt: bool,
-    /// Leaves the last message open, so that the answer continues it.
-    pub continue_final_message: bool,
-    /// Sampling and shape of the answer.
-    pub options: GenerateOptions,
+/// Reads and checks a body.
+///
+/// # Errors
+///
+/// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields that
+/// exclude each other.
+pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
+    let mut body = body::parse(bytes)?;
+    if body.prompt.is_some() {
+        return Err(ApiError::unsupported(
+            "prompt",
+            "chats take messages; prompt belongs to /v1/completions",
+        ));
+    }
+    let options = options::check(&body, logprobs(&body)?)?;
+    let model = options::model(&mut body)?.0;
+    let conversation = conversation(&mut body)?;
+    // Tokens stand for the messages, which then need not be rendered and encoded.
+    let (input, prompt_field) = match body.take_token_data() {
+        Some(ids) => (Input::tokens(ids), TOKEN_DATA),
+        None => (Input::Conversation(conversation), "prompt"),
+    };
+    Ok(GenerateRequest { model, input, prompt_field, options })
 }
 
-impl<'a> ChatRequest<'a> {
-    /// Parses and checks a body.
-    ///
-    /// # Errors
-    ///
-    /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields
-    /// that exclude each other.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, ApiError> {
-        let mut body = body::parse(bytes)?;
-        if body.prompt.is_some() {
-            return Err(ApiError::unsupported(
-                "prompt",
-                "chats take messages; prompt belongs to /v1/completions",
-            ));
-        }
-        let options = request::check(&body, logprobs(&body)?)?;
-        let model = request::model(&mut body)?.0;
-        let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
-        if messages.is_empty() {
-            return Err(ApiError::invalid("messages", "messages must have at least one message"));
-        }
-        let continue_final_message = body.continue_final_message.unwrap_or(false);
-        let add_generation_prompt = body.add_generation_prompt.unwrap_or(!continue_final_message);
-        if continue_final_message && add_generation_prompt {
-            let message = "continue_final_message and add_generation_prompt cannot both be true";
-            return Err(ApiError::impossible("continue_final_message", message));
-        }
-        if body.echo.unwrap_or(false) {
-            return Err(ApiError::unsupported(
-                "echo",
-                "echo is supported for /v1/completions only",
-            ));
-        }
-        check_tool_choice(&body)?;
-        Ok(Self {
-            model,
-            messages,
-            token_data: body.take_token_data(),
-            tools: tools(body.tools.take())?,
-            documents: body.documents.take(),
-            template_kwargs: template_kwargs(
-                body.chat_template_kwargs.take(),
-                body.reasoning_effort.take(),
-            )?,
-            add_generation_prompt,
-            continue_final_message,
-            options,
-        })
+fn conversation<'a>(body: &mut Body<'a>) -> Result<Conversation<'a>, ApiError> {
+    let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "messages must have at least one message"));
     }
+    let continue_final_message = body.continue_final_message.unwrap_or(false);
+    let add_generation_prompt = body.add_generation_prompt.unwrap_or(!continue_final_message);
+    if continue_final_message && add_generation_prompt {
+        let message = "continue_final_message and add_generation_prompt cannot both be true";
+        return Err(ApiError::impossible("continue_final_message", message));
+    }
+    if body.echo.unwrap_or(false) {
+        return Err(ApiError::unsupported("echo", "echo is supported for /v1/completions only"));
+    }
+    check_tool_choice(body)?;
+    Ok(Conversation {
+        messages,
+        tools: tools(body.tools.take())?,
+        documents: body.documents.take(),
+        template_kwargs: template_kwargs(
+            body.chat_template_kwargs.take(),
+            body.reasoning_effort.take(),
+        )?,
+        add_generation_prompt,
+        continue_final_message,
+        add_special_tokens: body.add_special_tokens.unwrap_or(false),
+    })
 }
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::openai::message::{Content, Role};
+use crate::conversation::{Content, Role};
+use crate::request::{GenerateOptions, Prompt};
 use http::StatusCode;
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use stator_protos::sampling::{Number, Numbers, OpenSampling};
@@ -11,7 +12,7 @@ const MESSAGES: &str = r#""model":"m","messages":[{"role":"user","content":"hi"}
 /// Parses the smallest chat with `extra` members.
 fn chat(extra: &str) -> Result<GenerateOptions, ApiError> {
     let body = format!("{{{MESSAGES}{extra}}}");
-    ChatRequest::parse(body.as_bytes()).map(|request| request.options)
+    read(body.as_bytes()).map(|request| request.options)
 }
 
 #[track_caller]
@@ -25,12 +26,13 @@ fn check_refused(extra: &str, status: u16, param: &str, message: &str) {
 #[test]
 fn the_smallest_chat_asks_for_nothing() {
     let body = format!("{{{MESSAGES}}}");
-    let request = ChatRequest::parse(body.as_bytes()).unwrap();
+    let request = read(body.as_bytes()).unwrap();
     assert_eq!(request.model, "m");
     assert!(matches!(request.model, Cow::Borrowed(_)));
-    assert_eq!(request.messages[0].role, Role::User);
-    assert_eq!(request.messages[0].content, Content::Text("hi".into()));
-    assert!(request.add_generation_prompt);
+    let conversation = request.input.conversation().unwrap();
+    assert_eq!(conversation.messages[0].role, Role::User);
+    assert_eq!(conversation.messages[0].content, Content::Text("hi".into()));
+    assert!(conversation.add_generation_prompt && !conversation.add_special_tokens);
     let options = request.options;
     assert_eq!((options.open, options.n), (OpenSampling::default(), 1));
     assert_eq!(
@@ -47,7 +49,7 @@ fn every_option_is_read() {
         "stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100,"8":1.5},"logprobs":true,"top_logprobs":2,
         "ignore_eos":true,"skip_special_tokens":false,"response_format":{"type":"json_object"},"include_stop_str_in_output":true,"stream":true,
         "stream_options":{"include_usage":true,"continuous_usage_stats":true},"cache_salt":"s","user":"u",
-        "return_token_ids":true,"add_special_tokens":true,"unknown":{"a":[1]},"store":null,"best_of":3"#,
+        "return_token_ids":true,"unknown":{"a":[1]},"store":null,"best_of":3"#,
     )
     .unwrap();
     let mut numbers = Numbers::default();
@@ -79,7 +81,6 @@ fn every_option_is_read() {
         continuous_usage_stats: true,
         cache_salt: Some("s".into()),
         extension_salt: None,
-        add_special_tokens: Some(true),
     };
     assert_eq!(options, expected);
 }
@@ -166,7 +167,7 @@ fn impossible_combinations_are_422() {
 
 #[track_caller]
 fn check_body(body: &str, param: Option<&str>, message: &str) {
-    let error = ChatRequest::parse(body.as_bytes()).expect_err(body);
+    let error = read(body.as_bytes()).expect_err(body);
     assert_eq!(error.status, StatusCode::BAD_REQUEST, "{body}");
     assert_eq!(error.param.as_deref(), param, "{body}: {error}");
     assert!(error.message.contains(message), "{body}: {error}");
@@ -208,7 +209,7 @@ fn faults_name_the_place() {
     check_body("{\"model\":\"\u{1}\"}", None, "control character");
     let mut raw = br#"{"model":"a"}"#.to_vec();
     raw[10] = 0xff;
-    assert_eq!(ChatRequest::parse(&raw).unwrap_err().status, StatusCode::BAD_REQUEST);
+    assert_eq!(read(&raw).unwrap_err().status, StatusCode::BAD_REQUEST);
 }
 
 #[test]
@@ -217,8 +218,9 @@ fn messages_keep_what_templates_read() {
         {"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b\n"}],"name":"d"},
         {"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}],"role":"assistant"},
         {"role":"tool","content":"4","tool_call_id":"1"}]}"#;
-    let request = ChatRequest::parse(body.as_bytes()).unwrap();
-    let [developer, assistant, tool] = &request.messages[..] else { panic!("three messages") };
+    let request = read(body.as_bytes()).unwrap();
+    let messages = &request.input.conversation().unwrap().messages;
+    let [developer, assistant, tool] = &messages[..] else { panic!("three messages") };
     assert_eq!(developer.content, Content::Parts(vec!["a".into(), "b\n".into()]));
     assert_eq!(developer.extra, [("name".into(), Json::Str("d".into()))]);
     assert_eq!((assistant.role, &assistant.content), (Role::Assistant, &Content::Null));
@@ -230,7 +232,13 @@ fn messages_keep_what_templates_read() {
 fn tokens_beside_the_messages_are_read() {
     let tokens = |nvext: &str| {
         let body = format!("{{{MESSAGES},\"nvext\":{nvext}}}");
-        ChatRequest::parse(body.as_bytes()).expect(nvext).token_data
+        let GenerateRequest { input, prompt_field, .. } = read(body.as_bytes()).expect(nvext);
+        let Input::Prompts { prompts, .. } = input else { return None };
+        assert_eq!(prompt_field, "nvext.token_data");
+        match &prompts[..] {
+            [Prompt::Tokens(ids)] => Some(ids.clone()),
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!(tokens(r#"{"token_data":[1,4294967295]}"#), Some(vec![1, u32::MAX]));
     assert_eq!(tokens(r#"{"backend_instance_id":7,"token_data":[2]}"#), Some(vec![2]));
@@ -243,7 +251,7 @@ fn tokens_beside_the_messages_are_read() {
 fn both_salts_are_read_and_an_empty_extension_counts_as_none() {
     let salts = |members: &str| {
         let body = format!("{{{MESSAGES}{members}}}");
-        let options = ChatRequest::parse(body.as_bytes()).expect(members).options;
+        let options = read(body.as_bytes()).expect(members).options;
         (options.cache_salt, options.extension_salt)
     };
     let some = |salt: &str| Some(salt.to_owned());
@@ -286,7 +294,7 @@ mod arbitrary_bodies {
         /// Whatever a client sends, parsing answers and does not panic.
         #[test]
         fn never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = ChatRequest::parse(&bytes);
+            let _ = read(&bytes);
         }
 
         /// A legal body with one byte changed is answered too, and a refusal is a 4xx.
@@ -297,7 +305,7 @@ mod arbitrary_bodies {
                 "stream":true,"stream_options":{"include_usage":true},"top_k":5,"seed":1}"#.to_vec();
             let at = at % body.len();
             body[at] = byte;
-            if let Err(error) = ChatRequest::parse(&body) {
+            if let Err(error) = read(&body) {
                 prop_assert!(error.status.is_client_error());
             }
         }

@@ -3,74 +3,54 @@
 use super::body::{self, Body, TOKEN_DATA};
 use super::error::ApiError;
 use super::fields::{FlagOrCount, RawPrompt};
-use super::request::{self, CHOICES_MAX, GenerateOptions, integer};
-use std::borrow::Cow;
+use super::options::{self, CHOICES_MAX, integer};
+use crate::request::{GenerateRequest, Input, Prompt};
 
 /// Most alternatives per token; chats allow more, as in the official API.
 pub const LOGPROBS_MAX: i64 = 5;
 /// The official API's answer length where the request gives none.
 pub const DEFAULT_MAX_TOKENS: u32 = 16;
 
-/// One prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Prompt<'a> {
-    /// A text, still to be tokenized.
-    Text(Cow<'a, str>),
-    /// Token ids, at least one.
-    Tokens(Vec<u32>),
-}
-
-/// A completion request within the API's limits; texts borrow from the body where they can.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CompletionRequest<'a> {
-    /// The model asked for.
-    pub model: Cow<'a, str>,
-    /// The prompts, at least one; choice `i * n + j` is completion `j` of prompt `i`.
-    pub prompts: Vec<Prompt<'a>>,
-    /// `nvext.token_data`: what the only prompt is in tokens, in place of encoding it. At least
-    /// one.
-    pub token_data: Option<Vec<u32>>,
-    /// Repeats the prompt before each completion.
-    pub echo: bool,
-    /// Sampling and shape of the answer.
-    pub options: GenerateOptions,
-}
-
-impl<'a> CompletionRequest<'a> {
-    /// Parses and checks a body.
-    ///
-    /// # Errors
-    ///
-    /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields
-    /// that exclude each other, such as more choices than one request may have.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, ApiError> {
-        let mut body = body::parse(bytes)?;
-        if body.messages.is_some() {
-            let message = "completions take a prompt; messages belongs to /v1/chat/completions";
-            return Err(ApiError::unsupported("messages", message));
-        }
-        let mut options = request::check(&body, logprobs(&body)?)?;
-        let min_tokens = options.sampling.min_tokens;
-        options.open.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(min_tokens));
-        let model = request::model(&mut body)?.0;
-        let prompts = prompts(body.prompt.take().ok_or_else(|| ApiError::missing("prompt"))?)?;
-        let choices = prompts.len() as u64 * u64::from(options.n);
-        if choices > CHOICES_MAX.cast_unsigned() {
-            let message = format!(
-                "{} prompts with n = {} make {choices} choices, the limit is {CHOICES_MAX}",
-                prompts.len(),
-                options.n
-            );
-            return Err(ApiError::impossible("n", message));
-        }
-        let token_data = body.take_token_data();
-        if token_data.is_some() && prompts.len() > 1 {
-            let message =
-                format!("{TOKEN_DATA} is one prompt, but prompt is a list of {}", prompts.len());
-            return Err(ApiError::impossible(TOKEN_DATA, message));
-        }
-        Ok(Self { model, prompts, token_data, echo: body.echo.unwrap_or(false), options })
+/// Reads and checks a body.
+///
+/// # Errors
+///
+/// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields that
+/// exclude each other, such as more choices than one request may have.
+pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
+    let mut body = body::parse(bytes)?;
+    if body.messages.is_some() {
+        let message = "completions take a prompt; messages belongs to /v1/chat/completions";
+        return Err(ApiError::unsupported("messages", message));
     }
+    let mut options = options::check(&body, logprobs(&body)?)?;
+    let min_tokens = options.sampling.min_tokens;
+    options.open.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(min_tokens));
+    let model = options::model(&mut body)?.0;
+    let mut prompts = prompts(body.prompt.take().ok_or_else(|| ApiError::missing("prompt"))?)?;
+    let choices = prompts.len() as u64 * u64::from(options.n);
+    if choices > CHOICES_MAX.cast_unsigned() {
+        let message = format!(
+            "{} prompts with n = {} make {choices} choices, the limit is {CHOICES_MAX}",
+            prompts.len(),
+            options.n
+        );
+        return Err(ApiError::impossible("n", message));
+    }
+    let token_data = body.take_token_data();
+    if token_data.is_some() && prompts.len() > 1 {
+        let message =
+            format!("{TOKEN_DATA} is one prompt, but prompt is a list of {}", prompts.len());
+        return Err(ApiError::impossible(TOKEN_DATA, message));
+    }
+    let prompt_field = if token_data.is_some() { TOKEN_DATA } else { "prompt" };
+    if let Some(ids) = token_data {
+        prompts = vec![Prompt::Tokens(ids)];
+    }
+    let add_special_tokens = body.add_special_tokens.unwrap_or(true);
+    let echo = body.echo.unwrap_or(false);
+    let input = Input::Prompts { prompts, add_special_tokens, echo };
+    Ok(GenerateRequest { model, input, prompt_field, options })
 }
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {

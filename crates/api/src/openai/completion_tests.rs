@@ -1,14 +1,16 @@
 use super::*;
+use crate::request::GenerateOptions;
 use http::StatusCode;
 
 fn parse(members: &str) -> Result<(Vec<Prompt<'static>>, GenerateOptions), ApiError> {
     let body = format!("{{\"model\":\"m\",{members}}}");
-    let request = CompletionRequest::parse(body.as_bytes())?;
+    let request = read(body.as_bytes())?;
+    let Input::Prompts { prompts, .. } = request.input else { panic!("no prompts") };
     let owned = |prompt: &Prompt<'_>| match prompt {
         Prompt::Text(text) => Prompt::Text(text.clone().into_owned().into()),
         Prompt::Tokens(ids) => Prompt::Tokens(ids.clone()),
     };
-    Ok((request.prompts.iter().map(owned).collect(), request.options))
+    Ok((prompts.iter().map(owned).collect(), request.options))
 }
 
 #[track_caller]
@@ -76,12 +78,9 @@ fn answers_are_sixteen_tokens_unless_asked() {
 
 #[test]
 fn tokens_beside_a_prompt_stand_for_one_prompt() {
-    let tokens = |members: &str| {
-        let body = format!(r#"{{"model":"m",{members},"nvext":{{"token_data":[5,6]}}}}"#);
-        CompletionRequest::parse(body.as_bytes()).map(|request| request.token_data)
-    };
+    let tokens = |members: &str| parse(&format!(r#"{members},"nvext":{{"token_data":[5,6]}}"#));
     for one in [r#""prompt":"a""#, r#""prompt":["a"]"#, r#""prompt":[1]"#, r#""prompt":[[1]]"#] {
-        assert_eq!(tokens(one), Ok(Some(vec![5, 6])), "{one}");
+        assert_eq!(tokens(one).unwrap().0, [Prompt::Tokens(vec![5, 6])], "{one}");
     }
     let error = tokens(r#""prompt":["a","b"]"#).expect_err("two prompts");
     assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some("nvext.token_data")));

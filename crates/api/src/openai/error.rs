@@ -108,15 +108,6 @@ impl ApiError {
         .with_code("context_length_exceeded")
     }
 
-    /// 400: a text of so many bytes has more tokens than the context, whatever they are.
-    pub fn prompt_too_long(bytes: usize, fewest_tokens: usize, context: usize) -> Self {
-        Self::bad_request(format!(
-            "the model's context is {context} tokens; the prompt has {bytes} bytes, which are at least \
-             {fewest_tokens} tokens"
-        ))
-        .with_code("context_length_exceeded")
-    }
-
     /// 400: what arrived is not an HTTP request.
     pub fn malformed_http() -> Self {
         Self::bad_request("the bytes received are not a valid HTTP request")

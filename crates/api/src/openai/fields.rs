@@ -1,6 +1,6 @@
 //! Fields of a request that come in more than one shape.
 
-use super::json::Text;
+use crate::json::Text;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 

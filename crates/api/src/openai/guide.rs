@@ -5,7 +5,7 @@
 
 use super::body::Body;
 use super::error::ApiError;
-use super::json::Json;
+use crate::json::Json;
 use stator_protos::worker::guide::Form;
 use std::borrow::Cow;
 

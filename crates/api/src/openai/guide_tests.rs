@@ -1,11 +1,11 @@
 use super::*;
-use crate::openai::CompletionRequest;
+use crate::openai::completion;
 use proptest::prelude::*;
 
 /// The form that a completion with these members asks for.
 fn guide(members: &str) -> Result<Option<(&'static str, Form)>, ApiError> {
     let body = format!(r#"{{"model":"m","prompt":"p",{members}}}"#);
-    let options = CompletionRequest::parse(body.as_bytes())?.options;
+    let options = completion::read(body.as_bytes())?.options;
     Ok(options.guide_field.zip(options.sampling.form().cloned()))
 }
 

@@ -1,30 +1,7 @@
 //! Logprobs in the two shapes of the API.
 
 use super::escape::{push_f32, push_int, push_json_str};
-
-/// A token, as text and bytes, and its logprob.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenText {
-    /// The token's text; replacement characters where its bytes are part of a character.
-    pub token: String,
-    /// The token's bytes.
-    pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-}
-
-/// One token of an answer (or of an echoed prompt) with its alternatives.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenLogprob {
-    /// The token that was chosen.
-    pub chosen: TokenText,
-    /// False for the first token of a prompt, which nothing came before: written as `null`.
-    pub known: bool,
-    /// The most likely tokens, best first.
-    pub top: Vec<TokenText>,
-    /// Where the token begins in the choice's text, in characters; for completions.
-    pub text_offset: u32,
-}
+use crate::delta::{TokenLogprob, TokenText};
 
 /// Appends a chat's `logprobs` value: `{"content":[…],"refusal":null}`.
 pub fn push_chat(out: &mut Vec<u8>, tokens: &[TokenLogprob]) {

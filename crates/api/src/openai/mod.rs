@@ -1,8 +1,7 @@
-//! The OpenAI API as values: request bodies in, response bytes out.
+//! OpenAI's text APIs: chats and completions.
 //!
-//! Pure functions and types; no sockets, no clock, no model. [`ChatRequest::parse`] and
-//! [`CompletionRequest::parse`] turn a body into checked values, [`response`] writes answers
-//! without building a tree, and [`ApiError`] is every way in which a request can fail.
+//! [`read`] turns a body into a checked request, [`response`] writes answers without building a tree,
+//! and [`ApiError`] is every way in which a request can fail.
 //!
 //! Start reading at [`chat`], then [`response`].
 
@@ -13,15 +12,26 @@ pub mod error;
 pub mod escape;
 pub mod fields;
 pub mod guide;
-pub mod json;
 pub mod logprobs;
-pub mod message;
+mod messages;
 pub mod models;
 pub mod openapi;
-pub mod request;
+pub mod options;
 pub mod response;
 
-pub use chat::ChatRequest;
-pub use completion::{CompletionRequest, Prompt};
 pub use error::ApiError;
-pub use request::GenerateOptions;
+pub use response::TextApi;
+
+use crate::request::GenerateRequest;
+
+/// Reads and checks the body of a request to one of the two APIs.
+///
+/// # Errors
+///
+/// Those of [`chat::read`] and [`completion::read`].
+pub fn read(api: TextApi, body: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
+    match api {
+        TextApi::Chat => chat::read(body),
+        TextApi::Completion => completion::read(body),
+    }
+}

@@ -5,64 +5,19 @@
 
 use super::error::ApiError;
 use super::escape::{push_escaped, push_int, push_json_str};
-use super::logprobs::{self, TokenLogprob, push_list};
+use super::logprobs::{self, push_list};
+use crate::delta::{Delta, FinishReason, Identity, Usage};
 
 /// The end of every event stream.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Which route answers; the two have different shapes.
+/// OpenAI's two APIs for text; their answers have different shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
+pub enum TextApi {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     Completion,
-}
-
-/// Why a choice ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// An end-of-sequence token, a stop token or a stop string.
-    Stop,
-    /// `max_tokens` or the context length.
-    Length,
-}
-
-/// Tokens that a request took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompts.
-    pub prompt_tokens: u32,
-    /// Tokens generated for all choices.
-    pub completion_tokens: u32,
-    /// Tokens of the prompts whose KV was already there.
-    pub cached_tokens: u32,
-}
-
-/// What identifies a response.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
-    /// Unique; the route's prefix (`chatcmpl-`, `cmpl-`) is put before it.
-    pub id: &'a str,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The model, as the request named it.
-    pub model: &'a str,
-}
-
-/// A piece of one choice: all of it in a single body, a part of it in a stream.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Piece<'a> {
-    /// The choice, from 0.
-    pub choice: u32,
-    /// The text; may be empty.
-    pub text: &'a str,
-    /// The logprobs of the piece's tokens, where the request asked for them.
-    pub logprobs: Option<&'a [TokenLogprob]>,
-    /// The ids of the piece's tokens, where the request asked for them.
-    pub token_ids: Option<&'a [u32]>,
-    /// Set on a choice's last piece.
-    pub finish: Option<FinishReason>,
 }
 
 /// What a stream's chunks say about usage.
@@ -90,7 +45,7 @@ impl UsageMode {
 /// Writes the events of one stream.
 #[derive(Clone, Debug)]
 pub struct EventWriter {
-    api: Api,
+    api: TextApi,
     usage: UsageMode,
     /// `data: {"id":…,"choices":[`, the same for every event.
     prefix: Box<[u8]>,
@@ -98,7 +53,7 @@ pub struct EventWriter {
 
 impl EventWriter {
     /// Prepares what all events of the stream share.
-    pub fn new(api: Api, identity: &Identity<'_>, usage: UsageMode) -> Self {
+    pub fn new(api: TextApi, identity: &Identity<'_>, usage: UsageMode) -> Self {
         let mut prefix = Vec::with_capacity(160 + identity.model.len());
         prefix.extend_from_slice(b"data: ");
         push_head(&mut prefix, api, identity, true);
@@ -112,7 +67,7 @@ impl EventWriter {
 
     /// Appends a chat's first event of a choice, which names the role. Completions have none.
     pub fn role(&self, out: &mut Vec<u8>, choice: u32, so_far: Usage) {
-        if self.api == Api::Completion {
+        if self.api == TextApi::Completion {
             return;
         }
         out.extend_from_slice(&self.prefix);
@@ -123,29 +78,29 @@ impl EventWriter {
         self.end(out, so_far);
     }
 
-    /// Appends the event of one piece; `so_far` is the request's usage up to and with it.
-    pub fn piece(&self, out: &mut Vec<u8>, piece: &Piece<'_>, so_far: Usage) {
-        out.reserve(self.prefix.len() + piece.text.len() + 96);
+    /// Appends the event of one delta; `so_far` is the request's usage up to and with it.
+    pub fn delta(&self, out: &mut Vec<u8>, delta: &Delta<'_>, so_far: Usage) {
+        out.reserve(self.prefix.len() + delta.text.len() + 96);
         out.extend_from_slice(&self.prefix);
         out.extend_from_slice(b"{\"index\":");
-        push_int(out, piece.choice);
+        push_int(out, delta.choice);
         match self.api {
             // A chat's last event has an empty delta unless text is left.
-            Api::Chat if piece.text.is_empty() && piece.finish.is_some() => {
+            TextApi::Chat if delta.text.is_empty() && delta.finish.is_some() => {
                 out.extend_from_slice(b",\"delta\":{}")
             }
-            Api::Chat => {
+            TextApi::Chat => {
                 out.extend_from_slice(b",\"delta\":{\"content\":\"");
-                push_escaped(out, piece.text);
+                push_escaped(out, delta.text);
                 out.extend_from_slice(b"\"}");
             }
-            Api::Completion => {
+            TextApi::Completion => {
                 out.extend_from_slice(b",\"text\":\"");
-                push_escaped(out, piece.text);
+                push_escaped(out, delta.text);
                 out.push(b'"');
             }
         }
-        push_rest(out, self.api, piece);
+        push_rest(out, self.api, delta);
         out.push(b']');
         self.end(out, so_far);
     }
@@ -181,9 +136,9 @@ pub fn push_error_event(out: &mut Vec<u8>, error: &ApiError) {
 /// Appends a whole response: `choices` in order, each complete.
 pub fn push_response(
     out: &mut Vec<u8>,
-    api: Api,
+    api: TextApi,
     identity: &Identity<'_>,
-    choices: &[Piece<'_>],
+    choices: &[Delta<'_>],
     usage: Usage,
 ) {
     push_head(out, api, identity, false);
@@ -194,12 +149,12 @@ pub fn push_response(
         out.extend_from_slice(b"{\"index\":");
         push_int(out, choice.choice);
         match api {
-            Api::Chat => {
+            TextApi::Chat => {
                 out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":");
                 push_json_str(out, choice.text);
                 out.extend_from_slice(b",\"refusal\":null}");
             }
-            Api::Completion => {
+            TextApi::Completion => {
                 out.extend_from_slice(b",\"text\":");
                 push_json_str(out, choice.text);
             }
@@ -212,11 +167,11 @@ pub fn push_response(
 }
 
 /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`.
-fn push_head(out: &mut Vec<u8>, api: Api, identity: &Identity<'_>, stream: bool) {
+fn push_head(out: &mut Vec<u8>, api: TextApi, identity: &Identity<'_>, stream: bool) {
     let (prefix, object) = match (api, stream) {
-        (Api::Chat, true) => ("chatcmpl-", "chat.completion.chunk"),
-        (Api::Chat, false) => ("chatcmpl-", "chat.completion"),
-        (Api::Completion, _) => ("cmpl-", "text_completion"),
+        (TextApi::Chat, true) => ("chatcmpl-", "chat.completion.chunk"),
+        (TextApi::Chat, false) => ("chatcmpl-", "chat.completion"),
+        (TextApi::Completion, _) => ("cmpl-", "text_completion"),
     };
     out.extend_from_slice(b"{\"id\":\"");
     out.extend_from_slice(prefix.as_bytes());
@@ -231,18 +186,18 @@ fn push_head(out: &mut Vec<u8>, api: Api, identity: &Identity<'_>, stream: bool)
 }
 
 /// The members of a choice after its text, and its closing brace.
-fn push_rest(out: &mut Vec<u8>, api: Api, piece: &Piece<'_>) {
+fn push_rest(out: &mut Vec<u8>, api: TextApi, delta: &Delta<'_>) {
     out.extend_from_slice(b",\"logprobs\":");
-    match (piece.logprobs, api) {
+    match (delta.logprobs, api) {
         (None, _) => out.extend_from_slice(b"null"),
-        (Some(tokens), Api::Chat) => logprobs::push_chat(out, tokens),
-        (Some(tokens), Api::Completion) => logprobs::push_completion(out, tokens),
+        (Some(tokens), TextApi::Chat) => logprobs::push_chat(out, tokens),
+        (Some(tokens), TextApi::Completion) => logprobs::push_completion(out, tokens),
     }
-    if let Some(ids) = piece.token_ids {
+    if let Some(ids) = delta.token_ids {
         out.extend_from_slice(b",\"token_ids\":");
         push_list(out, ids, |out, id| push_int(out, *id));
     }
-    out.extend_from_slice(match piece.finish {
+    out.extend_from_slice(match delta.finish {
         None => b",\"finish_reason\":null}".as_slice(),
         Some(FinishReason::Stop) => b",\"finish_reason\":\"stop\"}",
         Some(FinishReason::Length) => b",\"finish_reason\":\"length\"}",

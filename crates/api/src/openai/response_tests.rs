@@ -1,5 +1,5 @@
 use super::*;
-use crate::openai::logprobs::TokenText;
+use crate::delta::{TokenLogprob, TokenText};
 use serde_json::{Value, json};
 
 const IDENTITY: Identity<'static> = Identity { id: "7", created: 1_700_000_000, model: "a\"b" };
@@ -14,9 +14,9 @@ fn event(bytes: &[u8]) -> Value {
     serde_json::from_str(data).expect(data)
 }
 
-fn write(api: Api, mode: UsageMode, piece: &Piece<'_>) -> Value {
+fn write(api: TextApi, mode: UsageMode, piece: &Delta<'_>) -> Value {
     let mut out = Vec::new();
-    EventWriter::new(api, &IDENTITY, mode).piece(&mut out, piece, USAGE);
+    EventWriter::new(api, &IDENTITY, mode).delta(&mut out, piece, USAGE);
     event(&out)
 }
 
@@ -37,7 +37,7 @@ fn logprobs() -> Vec<TokenLogprob> {
 
 #[test]
 fn a_chat_streams_role_content_finish_and_usage() {
-    let writer = EventWriter::new(Api::Chat, &IDENTITY, UsageMode::Last);
+    let writer = EventWriter::new(TextApi::Chat, &IDENTITY, UsageMode::Last);
     let mut out = Vec::new();
     writer.role(&mut out, 1, USAGE);
     let head = |choices: Value, usage: Value| {
@@ -49,7 +49,11 @@ fn a_chat_streams_role_content_finish_and_usage() {
     assert_eq!(event(&out), head(choice(role, Value::Null), Value::Null));
 
     let piece = |text, finish| {
-        write(Api::Chat, UsageMode::Last, &Piece { choice: 1, text, finish, ..Piece::default() })
+        write(
+            TextApi::Chat,
+            UsageMode::Last,
+            &Delta { choice: 1, text, finish, ..Delta::default() },
+        )
     };
     assert_eq!(
         piece("a\n\"", None),
@@ -69,7 +73,7 @@ fn a_chat_streams_role_content_finish_and_usage() {
 
 #[test]
 fn usage_is_absent_last_or_continuous() {
-    let usage = |mode| write(Api::Chat, mode, &Piece::default()).get("usage").cloned();
+    let usage = |mode| write(TextApi::Chat, mode, &Delta::default()).get("usage").cloned();
     assert_eq!(usage(UsageMode::new(false, true)), None);
     assert_eq!(usage(UsageMode::new(true, false)), Some(Value::Null));
     assert_eq!(usage(UsageMode::new(true, true)), Some(usage_json()));
@@ -77,13 +81,13 @@ fn usage_is_absent_last_or_continuous() {
 
 #[test]
 fn a_completion_streams_text_and_no_role() {
-    let writer = EventWriter::new(Api::Completion, &IDENTITY, UsageMode::Off);
+    let writer = EventWriter::new(TextApi::Completion, &IDENTITY, UsageMode::Off);
     let mut out = Vec::new();
     writer.role(&mut out, 0, USAGE);
     assert!(out.is_empty());
-    let piece = Piece { text: "x", token_ids: Some(&[3, 4]), ..Piece::default() };
+    let piece = Delta { text: "x", token_ids: Some(&[3, 4]), ..Delta::default() };
     assert_eq!(
-        write(Api::Completion, UsageMode::Off, &piece),
+        write(TextApi::Completion, UsageMode::Off, &piece),
         json!({"id": "cmpl-7", "object": "text_completion", "created": 1_700_000_000u64, "model": "a\"b", "choices":
             [{"index": 0, "text": "x", "logprobs": null, "token_ids": [3, 4], "finish_reason": null}]})
     );
@@ -92,8 +96,8 @@ fn a_completion_streams_text_and_no_role() {
 #[test]
 fn whole_responses_hold_all_choices_in_order() {
     let choices = [
-        Piece { text: "x", finish: Some(FinishReason::Stop), ..Piece::default() },
-        Piece { choice: 1, finish: Some(FinishReason::Length), ..Piece::default() },
+        Delta { text: "x", finish: Some(FinishReason::Stop), ..Delta::default() },
+        Delta { choice: 1, finish: Some(FinishReason::Length), ..Delta::default() },
     ];
     let whole = |api| {
         let mut out = Vec::new();
@@ -102,7 +106,7 @@ fn whole_responses_hold_all_choices_in_order() {
     };
     let message = |text| json!({"role": "assistant", "content": text, "refusal": null});
     assert_eq!(
-        whole(Api::Chat),
+        whole(TextApi::Chat),
         json!({"id": "chatcmpl-7", "object": "chat.completion", "created": 1_700_000_000u64, "model": "a\"b",
         "choices": [
             {"index": 0, "message": message("x"), "logprobs": null, "finish_reason": "stop"},
@@ -110,7 +114,7 @@ fn whole_responses_hold_all_choices_in_order() {
         ], "usage": usage_json()})
     );
     assert_eq!(
-        whole(Api::Completion)["choices"][1],
+        whole(TextApi::Completion)["choices"][1],
         json!({"index": 1, "text": "", "logprobs": null, "finish_reason": "length"})
     );
 }
@@ -118,12 +122,12 @@ fn whole_responses_hold_all_choices_in_order() {
 #[test]
 fn chat_logprobs_list_tokens_with_bytes() {
     let tokens = logprobs();
-    let piece = Piece { logprobs: Some(&tokens[1..]), ..Piece::default() };
+    let piece = Delta { logprobs: Some(&tokens[1..]), ..Delta::default() };
     let token = |token: &str, logprob: f32| json!({"token": token, "logprob": logprob, "bytes": token.as_bytes()});
     let mut chosen = token("é", -0.5);
     chosen["top_logprobs"] = json!([token("é", -0.5), token("i", -1.25), token("i", -2.5)]);
     assert_eq!(
-        write(Api::Chat, UsageMode::Off, &piece)["choices"][0]["logprobs"],
+        write(TextApi::Chat, UsageMode::Off, &piece)["choices"][0]["logprobs"],
         json!({"content": [chosen], "refusal": null})
     );
 }
@@ -131,9 +135,9 @@ fn chat_logprobs_list_tokens_with_bytes() {
 #[test]
 fn completion_logprobs_are_columns() {
     let tokens = logprobs();
-    let piece = Piece { logprobs: Some(&tokens), ..Piece::default() };
+    let piece = Delta { logprobs: Some(&tokens), ..Delta::default() };
     assert_eq!(
-        write(Api::Completion, UsageMode::Off, &piece)["choices"][0]["logprobs"],
+        write(TextApi::Completion, UsageMode::Off, &piece)["choices"][0]["logprobs"],
         json!({"tokens": ["h", "é"], "token_logprobs": [null, -0.5],
             "top_logprobs": [null, {"é": -0.5, "i": -1.25}], "text_offset": [0, 1]})
     );

@@ -1,10 +1,11 @@
-//! What both completion routes ask of the generation, checked.
+//! Options of the generation that both text APIs share, checked.
 
 use super::body::{Body, EXTENSION_SALT};
 use super::error::ApiError;
 use super::fields::Meaning;
 use super::guide;
-use super::json::Text;
+use crate::json::Text;
+use crate::request::GenerateOptions;
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use stator_protos::sampling::{Number, Numbers, OpenSampling};
 use stator_protos::worker::{LogitBias, Sampling};
@@ -19,46 +20,7 @@ pub const STOP_TOKEN_IDS_MAX: usize = 1024;
 /// Most entries of `logit_bias`.
 pub const LOGIT_BIAS_MAX: usize = 1024;
 
-/// Sampling and shape of the answer. A value of this type is within the API's limits.
-///
-/// The precedence of sampling parameters is: the request, then the model's `generation_config.json`,
-/// then the API's defaults.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GenerateOptions {
-    /// The parameters that the request may leave open. Without `max_tokens` the answer has what the
-    /// context leaves.
-    pub open: OpenSampling,
-    /// All other parameters.
-    pub sampling: Sampling,
-    /// The field that asks for the form of the answer, in the words of the request.
-    pub guide_field: Option<&'static str>,
-    /// Makes the choice of tokens repeatable.
-    pub seed: Option<u64>,
-    /// Completions of each prompt, 1 to 128.
-    pub n: u32,
-    /// Texts that end the answer, none of them empty.
-    pub stop: Vec<String>,
-    /// Leaves special tokens out of the text.
-    pub skip_special_tokens: bool,
-    /// Keeps the stop text at the end of the answer.
-    pub include_stop_str_in_output: bool,
-    /// Reports the token ids beside the text.
-    pub return_token_ids: bool,
-    /// Answers with an event stream.
-    pub stream: bool,
-    /// Ends the stream with the usage.
-    pub include_usage: bool,
-    /// Puts the usage so far into every chunk.
-    pub continuous_usage_stats: bool,
-    /// Requests with different salts share no cached prefix.
-    pub cache_salt: Option<String>,
-    /// NVIDIA Dynamo's `nvext.cache_salt`, with the same meaning; never empty.
-    pub extension_salt: Option<String>,
-    /// Whether the tokenizer adds its special tokens; the default is the route's.
-    pub add_special_tokens: Option<bool>,
-}
-
-/// Checks the fields that both routes share. `logprobs` differs, so the route passes it in.
+/// Checks the fields that both APIs share. `logprobs` differs, so the API passes it in.
 ///
 /// # Errors
 ///
@@ -112,7 +74,6 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
         cache_salt: cache_salt(body)?,
         extension_salt: extension_salt(body)?,
-        add_special_tokens: body.add_special_tokens,
     })
 }
 

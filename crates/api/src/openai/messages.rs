@@ -1,63 +1,10 @@
-//! The messages of a chat.
+//! The messages of a chat, read from JSON.
 
-use super::json::{Json, Text};
+use crate::conversation::{Content, Message, Role};
+use crate::json::Text;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
-
-/// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Instructions.
-    System,
-    /// Instructions, in the API's newer word.
-    Developer,
-    /// The person or program that asks.
-    User,
-    /// The model.
-    Assistant,
-    /// The result of a tool call.
-    Tool,
-    /// The result of a function call, the API's older form of [`Role::Tool`].
-    Function,
-}
-
-impl Role {
-    /// The word on the wire and in templates.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::Developer => "developer",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-            Self::Function => "function",
-        }
-    }
-}
-
-/// What is said.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content<'a> {
-    /// Absent or `null`: an assistant that only called tools.
-    Null,
-    /// One text.
-    Text(Cow<'a, str>),
-    /// The texts of a list of parts.
-    Parts(Vec<Cow<'a, str>>),
-}
-
-/// One message; `extra` holds all other members in the client's order, for the template.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Message<'a> {
-    /// Who speaks.
-    pub role: Role,
-    /// What is said.
-    pub content: Content<'a>,
-    /// `name`, `tool_calls`, `tool_call_id`, `reasoning_content` and whatever a template knows.
-    pub extra: Vec<(Cow<'a, str>, Json<'a>)>,
-}
 
 impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,0 +1,71 @@
+//! An answer on its way to a client, whichever API writes it.
+
+/// Why a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-sequence token, a stop token or a stop string.
+    Stop,
+    /// `max_tokens` or the context length.
+    Length,
+}
+
+/// Tokens that a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompts.
+    pub prompt_tokens: u32,
+    /// Tokens generated for all choices.
+    pub completion_tokens: u32,
+    /// Tokens of the prompts whose KV was already there.
+    pub cached_tokens: u32,
+}
+
+/// The identity of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Unique; the API puts its own prefix before it.
+    pub id: &'a str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model, as the request named it.
+    pub model: &'a str,
+}
+
+/// New output of one choice: all of it in a single body, a part of it in a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delta<'a> {
+    /// The choice, from 0.
+    pub choice: u32,
+    /// The text; may be empty.
+    pub text: &'a str,
+    /// The logprobs of the delta's tokens, where the request asked for them.
+    pub logprobs: Option<&'a [TokenLogprob]>,
+    /// The ids of the delta's tokens, where the request asked for them.
+    pub token_ids: Option<&'a [u32]>,
+    /// Set on a choice's last delta.
+    pub finish: Option<FinishReason>,
+}
+
+/// A token, as text and bytes, and its logprob.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenText {
+    /// The token's text; replacement characters where its bytes are part of a character.
+    pub token: String,
+    /// The token's bytes.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// One token of an answer (or of an echoed prompt) with its alternatives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprob {
+    /// The token that was chosen.
+    pub chosen: TokenText,
+    /// False for the first token of a prompt, which nothing came before: written as `null`.
+    pub known: bool,
+    /// The most likely tokens, best first.
+    pub top: Vec<TokenText>,
+    /// Where the token begins in the choice's text, in characters; for completions.
+    pub text_offset: u32,
+}
