@@ -7,7 +7,7 @@
 
 use super::SequenceId;
 use super::rates::Batch;
-use super::sequence::{SequenceState, Sequences};
+use super::sequence::{Sequence, SequenceState, Sequences};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -19,8 +19,9 @@ pub(super) struct Decoding {
     lengths: i64,
     /// Sequences that need a block in the steps of each residue.
     residues: Box<[u32]>,
-    /// The tick at which each has its last token; entries of those that left stay until then.
-    ends: BinaryHeap<Reverse<(u64, SequenceId, u32)>>,
+    /// The tick at which each has its last token and its turn of admission, which decides who gives
+    /// blocks back first; then its id and life. Entries of those that left stay until their tick.
+    ends: BinaryHeap<Reverse<(u64, u64, SequenceId, u32)>>,
 }
 
 impl Decoding {
@@ -45,12 +46,13 @@ impl Decoding {
         Batch { sequences, context: context as u64 }
     }
 
-    /// A sequence of `length` computed tokens begins at `tick`, with `left` more to generate.
-    pub(super) fn enter(&mut self, id: SequenceId, length: u32, tick: u64, left: u32, life: u32) {
+    /// A sequence begins at `tick`; it has computed its prompt.
+    pub(super) fn enter(&mut self, id: SequenceId, sequence: &Sequence, tick: u64) {
+        let Sequence { tokens, left, turn, life, .. } = *sequence;
         self.count += 1;
-        self.lengths += i64::from(length) + 1 - tick as i64;
-        self.residues[self.residue(length, tick)] += 1;
-        self.ends.push(Reverse((tick + u64::from(left), id, life)));
+        self.lengths += i64::from(tokens) + 1 - tick as i64;
+        self.residues[self.residue(tokens, tick)] += 1;
+        self.ends.push(Reverse((tick + u64::from(left), turn, id, life)));
     }
 
     /// A sequence that entered so leaves.
@@ -87,7 +89,7 @@ impl Decoding {
     /// The first tick at which a sequence ends.
     pub(super) fn first_end(&mut self, sequences: &Sequences) -> Option<u64> {
         loop {
-            let &Reverse((tick, id, life)) = self.ends.peek()?;
+            let &Reverse((tick, _, id, life)) = self.ends.peek()?;
             if is_decoding(sequences, id, life) {
                 return Some(tick);
             }
@@ -97,7 +99,7 @@ impl Decoding {
 
     /// A sequence that ends at `tick`, if there is a further one.
     pub(super) fn pop_ended(&mut self, tick: u64, sequences: &Sequences) -> Option<SequenceId> {
-        (self.first_end(sequences)? <= tick).then(|| self.ends.pop())?.map(|Reverse(end)| end.1)
+        (self.first_end(sequences)? <= tick).then(|| self.ends.pop())?.map(|Reverse(end)| end.2)
     }
 
     fn residue(&self, length: u32, since: u64) -> usize {

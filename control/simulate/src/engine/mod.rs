@@ -102,6 +102,8 @@ pub(crate) struct Engine {
     waiting: VecDeque<SequenceId>,
     waiting_tokens: u64,
     decoding: Decoding,
+    /// Sequences admitted, a preempted one again each time.
+    admitted: u64,
     /// Steps since the start.
     tick: u64,
     run: Option<Run>,
@@ -123,6 +125,7 @@ impl Engine {
             waiting: VecDeque::new(),
             waiting_tokens: 0,
             decoding: Decoding::new(limits.block_size),
+            admitted: 0,
             tick: 0,
             run: None,
             chunks: Vec::new(),

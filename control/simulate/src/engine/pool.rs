@@ -103,10 +103,15 @@ impl BlockPool {
 
     /// Takes private blocks, at most what is available; evicts where none is free.
     pub(crate) fn take(&mut self, blocks: u32) {
+        self.vacate(blocks);
+        self.private += blocks;
+    }
+
+    /// Evicts until `blocks` blocks, at most what is available, are empty.
+    pub(crate) fn vacate(&mut self, blocks: u32) {
         assert!(blocks <= self.available(), "{blocks} blocks of {}", self.available());
         let unused = self.available() - self.idle.len();
         (unused..blocks).for_each(|_| self.evict());
-        self.private += blocks;
     }
 
     /// A private block became full: it is indexed, for others to reuse. Returns its slot, which

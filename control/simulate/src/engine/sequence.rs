@@ -36,6 +36,8 @@ pub(super) struct Sequence {
     /// Slots of its leading blocks that have an identity.
     pub(super) held: Vec<u32>,
     pub(super) park: bool,
+    /// Sequences that the engine admitted before it.
+    pub(super) turn: u64,
     /// Counts up with every entry of the slab, and every restart.
     pub(super) life: u32,
     blocks: Vec<BlockId>,
@@ -165,6 +167,7 @@ impl Sequences {
                 state: SequenceState::Gone,
                 held: Vec::new(),
                 park: false,
+                turn: 0,
                 life: 0,
                 blocks: Vec::new(),
                 transfer: None,

@@ -9,6 +9,8 @@ impl Engine {
     pub(super) fn make_room(&mut self) -> bool {
         let before = self.running.len();
         while self.decoding.crossings(self.tick, 1) > self.pool.available() {
+            // Older sequences take what is cached before one finds no block.
+            self.pool.vacate(self.pool.available());
             let youngest = *self.running.last().expect("blocks are missing for one that runs");
             let generated = self.sequences[youngest].generated_since_admitted(self.tick);
             self.leave(youngest);
@@ -38,12 +40,17 @@ impl Engine {
         while budget > 0 && self.running.len() < self.limits.max_running as usize {
             let Some(&id) = self.waiting.front() else { return };
             // One spare block for each that runs: otherwise the newcomer would soon be preempted.
-            let spare = self.running.len() as u32 + self.decoding.crossings(self.tick, 1);
+            let crossings = self.decoding.crossings(self.tick, 1);
+            let spare = self.running.len() as u32 + crossings;
+            // Decoding takes its blocks first: a newcomer does not reuse what they evict.
+            self.pool.vacate(crossings);
             let sequence = &mut self.sequences[id];
             let remaining = sequence.remaining();
             if !sequence.admit(&mut self.pool, &self.limits, spare, now) {
                 return;
             }
+            sequence.turn = self.admitted;
+            self.admitted += 1;
             self.waiting_tokens -= u64::from(remaining);
             self.waiting.pop_front();
             self.running.push(id);
@@ -89,10 +96,9 @@ impl Engine {
                 outputs.push(EngineOutput::First { request: sequence.request, cached_tokens });
             }
             sequence.left -= 1;
-            let (length, left) = (sequence.tokens, sequence.left);
             sequence.state = SequenceState::Decoding { since: self.tick };
             self.prompts.retain(|other| *other != id);
-            self.decoding.enter(id, length, self.tick, left, sequence.life);
+            self.decoding.enter(id, &self.sequences[id], self.tick);
         }
         self.chunks.clear();
     }

@@ -1,5 +1,7 @@
 //! The engine against itself one step at a time, and against an obvious slow scheduler.
 
+mod agent;
+
 use super::*;
 use proptest::{collection::vec, prelude::*};
 use stator_timing::Timing;
