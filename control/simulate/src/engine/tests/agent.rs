@@ -4,8 +4,9 @@
 use super::*;
 use stator_worker_agent::engine::options::{EngineOptions, ModelInfo};
 use stator_worker_agent::engine::sim::{SimEngine, SimOptions};
-use stator_worker_agent::engine::{self, Engine as _, RequestKey, Sampling, Step};
+use stator_worker_agent::engine::{self, Engine as _, RequestKey, Step};
 use std::sync::Arc;
+use stator_protos::worker::Sampling;
 
 /// Tokens are below this; above all that [`tokens`] makes.
 const VOCAB_SIZE: u32 = 1 << 20;
@@ -78,7 +79,7 @@ struct Agent {
 
 impl Driven for Agent {
     fn submit(&mut self, request: u32, asked: &Asked) {
-        let sampling = Sampling { max_tokens: asked.output, ..Sampling::default() };
+        let sampling = Sampling { max_tokens: asked.output, ..Sampling::neutral() };
         let request = engine::Request {
             key: RequestKey(request.into()),
             tokens: tokens(request, asked),
