@@ -35,7 +35,7 @@ const UP_LOG: &str = "warn,stator=info,stator_runtime::shutdown=info";
 #[derive(Debug, Subcommand)]
 enum Action {
     #[command(flatten)]
-    Start(Role),
+    Start(Box<Role>),
     /// Completions of this command line for a shell, on standard output.
     Completions {
         /// Shell to complete in.
@@ -161,7 +161,7 @@ impl Cli {
         let line = Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let (_, own) = matches.subcommand().expect("a subcommand is required");
         match line.action {
-            Action::Start(role) => Ok(Self { role, matches: own.clone(), is_old_spelling }),
+            Action::Start(role) => Ok(Self { role: *role, matches: own.clone(), is_old_spelling }),
             Action::Completions { shell } => answer(&completions(shell)),
             Action::Version => answer(format!("stator {}\n", version::text()).as_bytes()),
         }
@@ -246,7 +246,7 @@ mod tests {
             let Action::Start(role) = Line::from_arg_matches(&matches).unwrap().action else {
                 panic!("an example starts a role");
             };
-            let checked = match role {
+            let checked = match *role {
                 Role::Up(role) => EngineSettings::try_from(role.args.engine).map(drop),
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
                 Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),

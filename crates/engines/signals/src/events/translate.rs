@@ -181,7 +181,7 @@ impl Translator {
             return None;
         }
         let is_part = stored.block_size < self.block_size && self.merger.fits(stored.block_size);
-        if !is_part && stored.block_size % self.block_size != 0 {
+        if !is_part && !stored.block_size.is_multiple_of(self.block_size) {
             skipped.block_sizes += 1;
             return Some(Reason::InvalidBlockSize);
         }
