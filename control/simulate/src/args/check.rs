@@ -104,7 +104,7 @@ impl WorkloadArgs {
         self.requests.unwrap_or(if self.trace.is_some() { u32::MAX } else { 20_000 })
     }
 
-    /// How a trace is played.
+    /// The replay of a trace that the flags ask for.
     pub(crate) fn replay(&self) -> Replay {
         Replay { speed: self.speed, repeat: self.repeat, limit: self.count() }
     }

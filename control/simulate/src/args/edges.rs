@@ -7,13 +7,13 @@ use serde::Serialize;
 use stator_placement::{Affinity, SessionSettings};
 use std::time::Duration;
 
-/// What a session's last worker is preferred by where that is no more than a preference.
+/// Weight of a session's last worker in soft affinity.
 const SESSION_WEIGHT: f64 = 1.0;
 /// Sessions that are remembered, and for how long after their last request.
 const SESSIONS_MAX: usize = 1 << 20;
 const SESSION_TTL: Duration = Duration::from_secs(3_600);
 
-/// Who places requests.
+/// Edges, which place requests.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Edges")]
 pub(crate) struct EdgeArgs {
@@ -42,7 +42,7 @@ pub(crate) struct EdgeArgs {
     pub(crate) adapter_copies: u32,
 }
 
-/// How sessions are bound to workers.
+/// Binding of sessions to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AffinityArg {

@@ -53,7 +53,7 @@ pub struct SimulateArgs {
     /// median over them. A seed that breaks a rule ends the sweep with the command that shows it.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_SEEDS")]
     pub(crate) seeds: u32,
-    /// What is asked of the fleet.
+    /// Requests to the fleet.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) workload: WorkloadArgs,
@@ -61,25 +61,25 @@ pub struct SimulateArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) fleet: FleetArgs,
-    /// When some workers compute prompts for others.
+    /// Disaggregation.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) split: SplitArgs,
-    /// Who places requests.
+    /// Edges, which place requests.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) edges: EdgeArgs,
-    /// What goes wrong.
+    /// Faults to inject.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) faults: FaultArgs,
-    /// Where the results go.
+    /// Objectives and reports.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) output: OutputArgs,
 }
 
-/// What is asked of the fleet.
+/// Requests to the fleet.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Workload")]
 pub(crate) struct WorkloadArgs {
@@ -178,7 +178,7 @@ pub(crate) struct FleetArgs {
     pub(crate) queue_timeout_ms: f64,
 }
 
-/// Which tenant is next.
+/// Policy that chooses the next tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FairnessArg {
@@ -204,7 +204,7 @@ pub(crate) enum OrderingArg {
     SloDeadline,
 }
 
-/// What goes wrong.
+/// Faults to inject.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Faults")]
 pub(crate) struct FaultArgs {
@@ -237,7 +237,7 @@ pub(crate) struct FaultArgs {
     pub(crate) resync_ms: f64,
 }
 
-/// Where the results go.
+/// Objectives and reports.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct OutputArgs {

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stator_placement::{InvalidWeights, Split, UncachedThreshold};
 
-/// When a prompt is computed by another worker than the one that answers.
+/// Disaggregation: prompts computed by another worker than the one that answers.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Disaggregation")]
 pub(crate) struct SplitArgs {
@@ -27,7 +27,7 @@ pub(crate) struct SplitArgs {
     pub(crate) split_prefill_tokens: Option<u64>,
 }
 
-/// When a prompt is computed by another worker than the one that answers.
+/// Policy for computing a prompt on another worker than the one that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SplitArg {
@@ -45,7 +45,7 @@ pub(crate) enum SplitArg {
 }
 
 impl SplitArgs {
-    /// What is set, if anything is.
+    /// The split that the flags ask for, if any.
     pub(super) fn check(&self, faulty: &mut Faulty) -> Option<Split> {
         let (tokens, share) = (self.split_uncached_tokens, self.split_uncached_share);
         let limit = self.split_prefill_tokens;

@@ -23,7 +23,7 @@ pub struct BenchArgs {
     pub load: LoadArgs,
 }
 
-/// What `stator bench` does besides measuring.
+/// Commands of `stator bench` besides measuring.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchCommand {
     /// Show the JSON reports of earlier measurements side by side.
@@ -45,11 +45,11 @@ pub struct CompareArgs {
 /// Arguments of one measurement.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct LoadArgs {
-    /// Which endpoint is asked, and how.
+    /// Endpoint and API to measure.
     #[command(flatten)]
     #[serde(flatten)]
     pub target: TargetArgs,
-    /// How much is sent, and when.
+    /// Amount and pace of requests.
     #[command(flatten)]
     #[serde(flatten)]
     pub pace: PaceArgs,
@@ -61,17 +61,17 @@ pub struct LoadArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub trace: TraceArgs,
-    /// What counts as good.
+    /// Latency objectives for goodput.
     #[command(flatten)]
     #[serde(flatten)]
     pub objectives: ObjectiveArgs,
-    /// What is reported, and where to.
+    /// Reports and their files.
     #[command(flatten)]
     #[serde(flatten)]
     pub output: OutputArgs,
 }
 
-/// Which endpoint is asked, and how.
+/// Endpoint and API to measure.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Target")]
 pub struct TargetArgs {
@@ -118,7 +118,7 @@ pub struct TargetArgs {
     pub timeout_s: f64,
 }
 
-/// How much is sent, and when.
+/// Amount and pace of requests.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Load")]
 pub struct PaceArgs {
@@ -263,7 +263,7 @@ pub struct ObjectiveArgs {
     pub slo_e2e_ms: Option<f64>,
 }
 
-/// What is measured besides the answers, and where the results go.
+/// Further measurements, and files for the results.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Report")]
 pub struct OutputArgs {
@@ -286,7 +286,7 @@ pub struct OutputArgs {
     pub label: String,
 }
 
-/// Which API is used.
+/// API to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Endpoint {
@@ -296,7 +296,7 @@ pub enum Endpoint {
     Completions,
 }
 
-/// What prompts are made of.
+/// Content of prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum PromptKind {
