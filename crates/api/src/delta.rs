@@ -66,6 +66,6 @@ pub struct TokenLogprob {
     pub known: bool,
     /// The most likely tokens, best first.
     pub top: Vec<TokenText>,
-    /// Where the token begins in the choice's text, in characters; for completions.
+    /// Position of the token in the choice's text, in characters; for completions.
     pub text_offset: u32,
 }

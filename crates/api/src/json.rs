@@ -41,7 +41,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// How deep lists and objects nest, 0 for plain values.
+    /// Nesting depth of lists and objects, 0 for plain values.
     pub fn depth(&self) -> usize {
         match self {
             Self::Array(items) => 1 + items.iter().map(Json::depth).max().unwrap_or(0),

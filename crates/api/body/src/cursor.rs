@@ -15,7 +15,7 @@ pub(crate) struct Cursor<'a> {
     media: bool,
 }
 
-/// Which containers are open: a bit each, set for objects.
+/// Open containers: a bit each, set for objects.
 struct Nest {
     objects: u128,
     depth: u32,

@@ -1,4 +1,4 @@
-//! Where the values stand that the picker reads from a request.
+//! Positions of the values that the picker reads from a request.
 
 use crate::cursor::Cursor;
 use crate::strings::unquote;
@@ -166,7 +166,7 @@ impl Fields {
         self.object
     }
 
-    /// Where the value of `field` stands.
+    /// Position of the value of `field`.
     pub fn get(&self, field: Field) -> Option<Span> {
         self.member(field).map(|member| member.value)
     }

@@ -37,7 +37,7 @@ pub enum FrameError {
     Protobuf(usize),
 }
 
-/// Where the message of the first frame stands in `body`.
+/// Position of the first frame's message in `body`.
 pub(crate) fn message_in(body: &[u8]) -> Result<Span, FrameError> {
     let (compressed, length) = header(body).ok_or(FrameError::Header(body.len()))?;
     if compressed {

@@ -20,7 +20,7 @@ const MEDIA_MAX: usize = 1024;
 pub struct MediaItem {
     /// Hash of its address or of its data, the same within one process.
     pub hash: u64,
-    /// What it is: `image`, `audio` or `video`.
+    /// Kind of content: `image`, `audio` or `video`.
     pub modality: &'static str,
     /// Bytes of its address or of its data.
     pub size: usize,
@@ -86,7 +86,7 @@ struct Data {
 }
 
 impl Part {
-    /// What it is, and its address or its data.
+    /// The part's modality, and its address or data.
     fn content(self) -> Option<(&'static str, String)> {
         let address = |address: Address| match address {
             Address::Object { url } => Some(url),

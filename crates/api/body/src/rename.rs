@@ -13,13 +13,13 @@ const KEY: &[u8] = b"\"model\":";
 /// chunk or [`finish`](Self::finish). Everything else is passed on without a copy.
 pub struct ModelNameRewriter {
     finder: Finder<'static>,
-    /// What is looked for and what replaces it: without the space, and with it.
+    /// Members to find and their replacements: without the space, and with it.
     members: [(Vec<u8>, Bytes); 2],
     /// The end of what came that may begin a member; shorter than the longest of them.
     held: Vec<u8>,
 }
 
-/// How bytes compare with what is looked for.
+/// Comparison of bytes with the members to find.
 enum Match<'a> {
     /// They begin with this member.
     Whole(&'a (Vec<u8>, Bytes)),

@@ -9,7 +9,7 @@ use std::fmt;
 /// Source: serde_json refuses the 128th; so does every reader behind us that is built on it.
 pub(crate) const DEPTH_MAX: u32 = 127;
 
-/// What is wrong with a body.
+/// The fault of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanErrorKind {
     /// The body ends inside a value.
@@ -60,7 +60,7 @@ impl fmt::Display for ScanErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid JSON at byte {at}: {kind}")]
 pub struct ScanError {
-    /// What is wrong.
+    /// The fault.
     pub kind: ScanErrorKind,
     /// Offset in the body, in bytes.
     pub at: usize,

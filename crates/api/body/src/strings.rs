@@ -84,7 +84,7 @@ fn usual_run(bytes: &[u8], at: usize) -> (usize, bool) {
     (blocks.len() * BLOCK, high < 0x80)
 }
 
-/// What is left from `at` on, filled up with quotes, of which the first then stands at the end.
+/// The bytes from `at` on, padded with quotes: the first of these marks the end.
 #[cold]
 fn last_block(bytes: &[u8], at: usize) -> [u8; BLOCK] {
     let mut block = [b'"'; BLOCK];

@@ -4,9 +4,9 @@ use crate::cursor::Cursor;
 use crate::fields::{Field, Fields, Span};
 use crate::strings::unquote;
 
-/// What stands before the conversation in a prompt, in the order of the usual chat templates.
+/// Fields that precede the conversation in a prompt, in the order of the usual chat templates.
 const HEAD: [Field; 3] = [Field::Tools, Field::Instructions, Field::System];
-/// Where the conversation or the text stands; the first that a body has is its input.
+/// Fields with the conversation or the text; the first that a body has is its input.
 const INPUT: [Field; 7] = [
     Field::Messages,
     Field::Prompt,

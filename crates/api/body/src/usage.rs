@@ -1,4 +1,4 @@
-//! How many tokens a response took, read from its ends while it goes by.
+//! Token counts of a response, read from its ends while it goes by.
 
 use crate::cursor::{Cursor, find_member};
 use crate::fields::{Span, whole_number};
@@ -139,7 +139,7 @@ fn first_counts(text: &[u8]) -> Option<Counts> {
     keys(text).iter().find_map(|&end| counts_after(text, end))
 }
 
-/// Where the keys of objects with counts end, in order.
+/// Ends of the keys of objects with counts, in order.
 fn keys(text: &[u8]) -> Vec<usize> {
     static KEYS: LazyLock<[Finder<'static>; 2]> =
         LazyLock::new(|| ["\"usage\"", "\"meta_info\""].map(Finder::new));

@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use stator_protos::sampling::Number;
 use std::fmt;
 
-/// Where a request has tokens that stand for its prompt, in the words of error messages.
+/// Path of the tokens that replace a request's prompt, in the words of error messages.
 pub const TOKEN_DATA: &str = "nvext.token_data";
 /// Path of NVIDIA Dynamo's cache salt in a request, in the words of error messages.
 pub const EXTENSION_SALT: &str = "nvext.cache_salt";

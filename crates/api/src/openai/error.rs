@@ -18,7 +18,7 @@ const QUOTE_MAX_BYTES: usize = 200;
 pub struct ApiError {
     /// The HTTP status.
     pub status: StatusCode,
-    /// What went wrong: names the field, its value and the limit.
+    /// Description of the fault: names the field, its value and the limit.
     pub message: String,
     /// The class of error, `type` on the wire.
     pub kind: &'static str,
@@ -26,7 +26,7 @@ pub struct ApiError {
     pub param: Option<String>,
     /// A word for programs, for example `model_not_found`.
     pub code: Option<&'static str>,
-    /// When it makes sense to try again; becomes `Retry-After` in whole seconds.
+    /// Wait before another try makes sense; becomes `Retry-After` in whole seconds.
     pub retry_after: Option<Duration>,
     /// The methods that the path takes; becomes `Allow`.
     pub allow: Option<&'static str>,

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 pub const GUIDE_MAX_BYTES: usize = 64 << 10;
 /// Most choices.
 pub const GUIDE_CHOICES_MAX: usize = 1024;
-/// How deep a schema or a tag may nest.
+/// Deepest nesting of a schema or a tag.
 pub const GUIDE_DEPTH_MAX: usize = 64;
 
 /// The form of an answer, and the field that asks for it.
@@ -21,11 +21,11 @@ pub const GUIDE_DEPTH_MAX: usize = 64;
 pub(crate) struct Guided {
     /// In the words of the request.
     pub field: &'static str,
-    /// What the answer must be.
+    /// The form that the answer must have.
     pub form: Form,
 }
 
-/// What a field that stands for one kind of form says of it.
+/// Reads the form that one field asks for.
 type Kind = fn(&str, &Json<'_>) -> Result<Option<Form>, ApiError>;
 
 /// The form that a request asks for, if any.

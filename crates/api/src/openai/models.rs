@@ -8,7 +8,7 @@ use super::logprobs::push_list;
 pub struct ModelEntry {
     /// The name that requests use; may contain slashes.
     pub id: String,
-    /// When it was first seen here, in seconds since 1970.
+    /// Time at which it was first seen here, in seconds since 1970.
     pub created: u64,
     /// Most tokens of a prompt and its answer; 0 if unknown. vLLM's field of the same name.
     pub max_model_len: u32,

@@ -20,7 +20,7 @@ pub enum TextApi {
     Completion,
 }
 
-/// What a stream's chunks say about usage.
+/// Usage numbers in a stream's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageMode {
     /// Nothing.

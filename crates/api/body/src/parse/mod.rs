@@ -1,4 +1,4 @@
-//! What a request asks for, by the API whose path it came on.
+//! Parsers that read what a request asks for, by the API whose path it came on.
 //!
 //! Source: the parsers of the llm-d router, whose names, paths and error texts these keep.
 
@@ -29,7 +29,7 @@ pub trait Parser: Send + Sync {
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError>;
 }
 
-/// What a parser makes of a body.
+/// Result of parsing a body.
 #[derive(Clone, Debug)]
 pub enum Parsed {
     /// A request to route by what it asks for.
@@ -52,7 +52,7 @@ pub enum ParseError {
     Field {
         /// The API, in the words of its errors.
         request: &'static str,
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
     /// The parser does not know the path.

@@ -42,7 +42,7 @@ pub enum Api {
     Opaque,
 }
 
-/// What a request asks for. Positions are those of the body that it was read from.
+/// A parsed request. Positions are those of the body that it was read from.
 #[derive(Clone, Debug)]
 pub struct ParsedBody {
     /// The API.
@@ -53,13 +53,13 @@ pub struct ParsedBody {
     pub stream: bool,
     /// Tokens that the answer may have, where the request says so.
     pub max_output_tokens: Option<u32>,
-    /// What keeps the caches of different tenants apart; never empty.
+    /// Salt that keeps the caches of different tenants apart; never empty.
     pub cache_salt: Option<String>,
     /// The prompt, and where it stands.
     pub input: Input,
 }
 
-/// Where the input of a request stands.
+/// Position of a request's input.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// In the fields of a JSON object, which is all of an HTTP body or a part of a gRPC one.
@@ -157,7 +157,7 @@ impl ParsedBody {
     }
 }
 
-/// What limits the answer: the newer name goes before the older one.
+/// Limit on the answer's tokens: the newer name goes before the older one.
 fn max_output_tokens(text: &[u8], fields: &Fields) -> Option<u32> {
     [Field::MaxCompletionTokens, Field::MaxOutputTokens, Field::MaxTokens]
         .into_iter()

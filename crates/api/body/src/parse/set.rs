@@ -9,7 +9,7 @@ const PARSERS: [&dyn Parser; 7] =
     [&OpenAi, &Anthropic, &VllmHttp, &SglangHttp, &VllmGrpc, &VertexAi, &Passthrough];
 /// The parsers where a configuration names none.
 const DEFAULT: [&dyn Parser; 4] = [&OpenAi, &Anthropic, &VllmHttp, &Passthrough];
-/// What a request without a path is taken for.
+/// Path assumed for a request without one.
 const DEFAULT_PATH: &str = "/v1/completions";
 
 /// A configuration names a parser that does not exist.
