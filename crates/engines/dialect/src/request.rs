@@ -1,4 +1,4 @@
-//! What is asked of an engine, and what it says.
+//! Requests to an engine, and its answers.
 
 use crate::Trace;
 use serde_json::value::RawValue;
@@ -12,7 +12,7 @@ pub struct Ask {
     pub id: String,
     /// The prompt.
     pub tokens: Arc<[u32]>,
-    /// How tokens are chosen and when to stop; checked by [`Sampling::checked`].
+    /// Sampling and stop conditions; checked by [`Sampling::checked`].
     pub sampling: Arc<Sampling>,
     /// Separates this request's cached blocks from those of other salts.
     pub cache_salt: Option<String>,
@@ -22,13 +22,13 @@ pub struct Ask {
     pub priority: i32,
     /// Data-parallel rank that is to run it, where the engine has several.
     pub rank: Option<u16>,
-    /// Whose trace it belongs to.
+    /// Trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// What this engine does of it.
+    /// This engine's share of the request.
     pub hand: Hand,
 }
 
-/// What an engine does of a request that two may share.
+/// An engine's share of a request that two may serve together.
 #[derive(Clone, Debug, Default)]
 pub enum Hand {
     /// All of it.
@@ -54,14 +54,14 @@ pub struct Shared {
     pub logprobs: bool,
 }
 
-/// How two engines do one request together. What they are told is opaque JSON of their connector.
+/// Protocol by which two engines serve one request. Payloads are opaque JSON of their connector.
 #[derive(Clone, Debug)]
 pub enum Manner {
     /// First one, then the other: prefill's last [`Delta::handover`] is what decode is told.
     InTurn {
         /// For [`Hand::Prefill`], where the connector wants it to know who decodes.
         prefill: Option<Box<RawValue>>,
-        /// What becomes of prefill's token.
+        /// Use of prefill's token.
         first: First,
     },
     /// Both at once.
@@ -70,7 +70,7 @@ pub enum Manner {
         prefill: Box<RawValue>,
         /// For [`Hand::Decode`].
         decode: Box<RawValue>,
-        /// What becomes of prefill's token; [`First::Taken`] cannot be.
+        /// Use of prefill's token; never [`First::Taken`].
         first: First,
         /// Whether the KV sets out when the prompt is computed and prefill has answered. Otherwise
         /// it is on its way before, and nobody outside can tell how long that takes.
@@ -78,7 +78,7 @@ pub enum Manner {
     },
 }
 
-/// What becomes of the token that a prefill gives.
+/// Use of the token that a prefill gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
     /// Nothing: decode computes the last position of the prompt once more, and chooses itself.
@@ -110,7 +110,7 @@ impl First {
     }
 }
 
-/// What came of an answer.
+/// One piece of an engine's answer.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
     /// New tokens, in order; of a prefill the one that decode can go on from, if any.
@@ -122,7 +122,7 @@ pub struct Delta {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Prompt tokens whose KV was already there, once the engine says so.
     pub cached_tokens: Option<u32>,
-    /// What decode is to be told, in the last delta of a prefill in turn.
+    /// Payload for decode, in the last delta of a prefill in turn.
     pub handover: Option<Box<RawValue>>,
     /// Why the answer ends; in its last delta.
     pub finish: Option<Finish>,
@@ -163,7 +163,7 @@ pub enum Fault {
     Failed(String),
 }
 
-/// What can be done to an engine as a whole.
+/// An operation on an engine as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Forget all cached prefixes.
@@ -183,7 +183,7 @@ pub enum Operation {
     LoadAdapter {
         /// Name that requests ask for.
         name: String,
-        /// Where the engine finds it.
+        /// Path at which the engine finds it.
         path: String,
     },
     /// Unload a LoRA adapter.
@@ -217,7 +217,7 @@ impl Operation {
 pub(crate) const UNSALTED: &str = "cache_salt: this version of the engine has none, so that API \
      keys and tenants would share prefixes; a proxy for one owner has --shared-prefixes";
 
-/// What an engine is and what it serves. `None` is what it does not tell.
+/// An engine's properties and model. `None` means that the engine does not tell.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
     /// `vllm 0.32.0`, for people.
@@ -234,12 +234,12 @@ pub struct Description {
     pub batch_tokens: Option<u32>,
     /// Data-parallel ranks, at least 1.
     pub ranks: u16,
-    /// Where each rank publishes its KV events, in order; empty where it does not.
+    /// KV event publisher of each rank, in order; empty if the engine publishes none.
     pub events: Vec<EventSource>,
     /// LoRA adapters that are loaded.
     pub adapters: Vec<String>,
-    /// What an engine that decodes must know to work with this one, as the one that prefills:
-    /// opaque JSON that names the connector and what it needs. `None` where there is no connector.
+    /// Payload for engines that decode after this one's prefill: opaque JSON that names the
+    /// connector and its needs. `None` without a connector.
     pub handover: Option<Box<RawValue>>,
     /// It goes on from prompts that others computed, and computes none itself.
     pub needs_prefill: bool,
@@ -247,7 +247,7 @@ pub struct Description {
     pub takes_cache_salt: bool,
 }
 
-/// Where one rank publishes its KV events. ZMQ endpoints as others connect to them.
+/// One rank's publisher of KV events, as ZMQ endpoints that others can connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSource {
     /// Publisher: `tcp://host:port` or `ipc:///path`.

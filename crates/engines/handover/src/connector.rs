@@ -10,7 +10,7 @@ use crate::{mooncake, nixl, offloading, sglang};
 use serde_json::{Value, json};
 use stator_body::{Object, ObjectEdit};
 
-/// How two engines hand KV over.
+/// Connector that hands KV over between two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Connector {
     /// vLLM's NixlConnector: prefill answers with parameters, and decode reads by them.
@@ -57,15 +57,15 @@ pub struct Pair {
     pub host: String,
     /// The same as it stands in URLs.
     pub url_host: String,
-    /// Where the prefill engine's bootstrap server listens.
+    /// Port of the prefill engine's bootstrap server.
     pub bootstrap_port: u16,
-    /// Where the prefill engine's peers connect.
+    /// Port to which the prefill engine's peers connect.
     pub p2p_port: u16,
     /// The prefill engine's own name for itself; empty where the connector needs none.
     pub engine_id: String,
-    /// Which of the prefill engine's ranks computes the prompt, where that is chosen here.
+    /// The prefill engine's rank that computes the prompt, if this process chooses it.
     pub rank: Option<DpRank>,
-    /// Where MoRI-IO's engines are; nowhere for others.
+    /// Addresses of MoRI-IO's engines; empty for other connectors.
     pub meeting: Meeting,
 }
 
@@ -74,7 +74,7 @@ pub struct Pair {
 pub struct EngineRequest {
     /// The body, JSON.
     pub body: Vec<u8>,
-    /// Which of the ranks behind the engine's port is to do it, where that is chosen here.
+    /// Rank behind the engine's port that serves the request, if this process chooses it.
     pub rank: Option<u16>,
 }
 
@@ -104,7 +104,7 @@ pub enum MissingParameters {
     Rank,
 }
 
-/// How much of a prompt has to be there for decode to go on alone.
+/// Share of a prompt that must be cached for decode to go on alone.
 const THRESHOLD: &str = "cache_hit_threshold";
 
 impl Connector {
@@ -170,13 +170,13 @@ impl Connector {
         self == Self::SharedStorage && threshold.is_some()
     }
 
-    /// What decode is asked where there is no hand-over, if that is not the request as it came: with
-    /// a threshold it would give up.
+    /// Decode's request without a hand-over, if it differs from the client's: with a threshold
+    /// decode would give up.
     pub fn alone(self, request: &Object<'_>) -> Option<Vec<u8>> {
         self.asks_decode_first(request).then(|| request.edit().set(THRESHOLD, "0").finish())
     }
 
-    /// What prefill is asked, and what it is supplied with.
+    /// Prefill's request, with its supplies.
     pub fn prefill(
         self,
         api: Api,
@@ -201,7 +201,7 @@ impl Connector {
         EngineRequest { body, rank: pair.rank.map(|rank| rank.index) }
     }
 
-    /// What decode is asked, where `answer` is prefill's, if it has been waited for.
+    /// Decode's request; `answer` is prefill's, if the proxy has waited for it.
     ///
     /// # Errors
     ///

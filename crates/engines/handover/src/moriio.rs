@@ -131,7 +131,7 @@ impl Setup {
 }
 
 impl Meeting {
-    /// What prefill is told. Where decode is asked at once ranks are those of one pod.
+    /// Prefill's parameters. If decode is asked at once, ranks are those of one pod.
     pub fn prefill(&self, at_once: bool) -> Value {
         let Setup { decode, tensor_parallel, ranks, ranks_of_pod, .. } = self.setup;
         let rank = if at_once { self.rank % self.setup.ranks_behind() } else { self.rank };
@@ -151,7 +151,7 @@ impl Meeting {
         told
     }
 
-    /// What decode is told beside a prefill at this host.
+    /// Decode's parameters beside a prefill at this host.
     pub fn decode_at_once(&self, host: &str, url_host: &str) -> Value {
         let Setup { prefill, tensor_parallel, ranks_of_pod, .. } = self.setup;
         let ranks = self.setup.ranks_behind();
@@ -178,8 +178,8 @@ impl Meeting {
         told
     }
 
-    /// What decode is told after a prefill at this host has answered with these parameters, and the
-    /// rank that is to decode.
+    /// Decode's request, after a prefill at this host answered with these parameters, and the rank
+    /// that decodes.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl Meeting {
     }
 }
 
-/// What decode is told where prefill's answer lacks it.
+/// Parameters that decode gets if prefill's answer lacks them.
 const FURTHER: [&str; 6] = [
     "transfer_id",
     "remote_handshake_port",

@@ -1,4 +1,4 @@
-//! What third engines have for the one that computes a prompt, and how it is told. Pure.
+//! Supplies of third engines for the engine that computes a prompt, as request parameters. Pure.
 //!
 //! Source: vLLM's offloading and encoder-cache connectors, and llm-d's sidecar.
 
@@ -18,16 +18,16 @@ pub struct KvSource {
     pub id: u128,
     /// Its host, without brackets.
     pub host: String,
-    /// Where its peers connect.
+    /// Port to which its peers connect.
     pub port: u16,
 }
 
-/// What third engines have for the one that computes a prompt.
+/// Supplies of third engines for the engine that computes a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Supplies {
-    /// Who has KV of the prompt's beginning.
+    /// Engine that holds KV of the prompt's beginning.
     pub source: Option<KvSource>,
-    /// Where its encoded media are, as JSON.
+    /// Locations of its encoded media, as JSON.
     pub media: Option<Vec<u8>>,
 }
 

@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use stator_handover::DpRank;
 use stator_handover::sglang::{self, Bootstrap};
 
-/// What an engine that prefills says of itself to those that decode.
+/// Advertisement of a prefill engine to decode engines.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Advert {
     pub(super) engine: Engine,
@@ -33,7 +33,7 @@ pub(super) struct Advert {
     pub(super) dp_size: u16,
 }
 
-/// What agents mean that say nothing of ranks.
+/// Default for agents that do not report ranks.
 fn one_rank() -> u16 {
     1
 }
@@ -45,7 +45,7 @@ pub(super) enum Engine {
     Sglang,
 }
 
-/// How an engine with `own` does a request with this rank of the one that says `prefill`.
+/// Pairs an engine with `own` and this rank of the engine that advertises `prefill`.
 pub(super) fn pair(
     request: u64,
     (prefill, rank): (&RawValue, u16),
@@ -81,7 +81,7 @@ fn room(request: u64, rank: DpRank) -> u64 {
     sglang::room((request % places).max(1), rank)
 }
 
-/// What an engine with `own` is told with a request.
+/// The bootstrap fields of a request to an engine with `own`.
 pub(super) fn bootstrap(hand: &Hand, own: Option<&Connector>) -> Result<Option<Bootstrap>, Fault> {
     let (told, role, able) = match hand {
         Hand::Whole => return own.map_or(Ok(None), |own| Err(half(own))),

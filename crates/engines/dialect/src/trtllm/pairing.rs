@@ -24,12 +24,12 @@ const SHARED: u64 = 1 << 62;
 /// Both halves are asked at once.
 const GENERATION_FIRST: u8 = 1;
 
-/// What an engine that prefills says of itself to those that decode.
+/// Advertisement of a prefill engine to decode engines.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Advert {
     engine: Engine,
     connector: String,
-    /// Where it is found by those who ask both at once; older agents say nothing of it.
+    /// Its transceiver's address, for asking both engines at once; older agents omit it.
     #[serde(flatten)]
     place: Option<Place>,
 }
@@ -41,7 +41,7 @@ enum Engine {
     Trtllm,
 }
 
-/// Where a context server's transceiver is found.
+/// Address of a context server's transceiver.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Place {
     ctx_info_endpoint: String,
@@ -51,8 +51,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// What `GET /server_info` says of it. `None` where there is no such place, or it is one that
-    /// takes leases too, which are not asked for here.
+    /// Reads the address from `GET /server_info`. `None` if it is missing, or if the transceiver
+    /// takes leases, which this crate does not ask for.
     pub(super) fn of(server_info: &Value) -> Option<Self> {
         let params = server_info.get("disaggregated_params")?;
         let told = |name: &str| params.get(name).filter(|value| !value.is_null());
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-/// What the context server is told where both are asked at once.
+/// Parameters of a context server that is asked together with its generation server.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Context {
     /// In [`SHARED`]`..2^63`.
@@ -82,7 +82,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// What a decode engine's agent says with a prompt.
+    /// Reads the parameters that a decode engine's agent sends with a prompt.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Context {
     }
 }
 
-/// What the generation server is told with it.
+/// Parameters of the generation server in the same case.
 #[derive(Serialize)]
 struct Generation {
     disagg_request_id: u64,
@@ -112,14 +112,14 @@ struct Generation {
     place: Place,
 }
 
-/// What an engine with `own` says of itself, where it prefills.
+/// Advertisement of an engine with `own`, if it prefills.
 pub(super) fn advert(own: Option<&Connector>, place: Option<Place>) -> Option<Box<RawValue>> {
     let own = own.filter(|own| own.role.prefills())?;
     Some(json::raw(&Advert { engine: Engine::Trtllm, connector: own.name.clone(), place }))
 }
 
-/// How an engine with `own` does a request with the one that says `prefill`. `together` says
-/// whether both may be asked at once.
+/// Pairs an engine with `own` and the one that advertises `prefill`. `together` says whether both
+/// may be asked at once.
 pub(super) fn pair(
     shared: &Shared,
     prefill: &RawValue,

@@ -34,8 +34,8 @@ pub(super) enum Family {
     Nixl { reads: bool },
     /// Both are told the same, at once.
     Mooncake,
-    /// What prefill stores decode finds by the prompt, where both see the same storage: neither is
-    /// told anything.
+    /// Decode finds the KV that prefill stored by the prompt, in storage that both see: neither
+    /// gets parameters.
     Storage,
     /// Prefill keeps the KV in host memory under a name, and decode reads it there.
     Offloading,
@@ -43,7 +43,7 @@ pub(super) enum Family {
     Moriio,
 }
 
-/// How a connector shares requests.
+/// The family of a connector.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub(super) fn family(connector: &str) -> Result<Family, Fault> {
     }
 }
 
-/// What an engine that prefills says of itself to those that decode.
+/// Advertisement of a prefill engine to decode engines.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Advert {
     pub(super) connector: String,
@@ -87,7 +87,7 @@ pub(super) fn has_bootstrap(connector: &str) -> bool {
     family(connector) == Ok(Family::Mooncake)
 }
 
-/// How an engine of which this was `learnt` does a request with this rank of the one that says
+/// Pairs an engine with this `learnt` configuration and this rank of the engine that advertises
 /// `prefill`.
 pub(super) fn pair(
     request: u64,
@@ -115,7 +115,7 @@ pub(super) fn pair(
     }
 }
 
-/// How the engine's MoRI-IO is set up.
+/// The engine's MoRI-IO configuration.
 fn set_up(learnt: &Learnt) -> Result<&moriio::Own, Fault> {
     let unknown = || Fault::Unsupported("the engine has not said how its MoRI-IO is set up".into());
     learnt.moriio.as_ref().ok_or_else(unknown)
@@ -146,7 +146,7 @@ fn together(request: u64, theirs: &Advert, rank: u16) -> Result<Manner, Fault> {
     })
 }
 
-/// What is looked at of `kv_transfer_params`; the rest is the connector's own.
+/// The fields of `kv_transfer_params` that are read; the rest is the connector's own.
 #[derive(Deserialize)]
 struct Params {
     #[serde(default)]

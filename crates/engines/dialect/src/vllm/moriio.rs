@@ -27,11 +27,11 @@ use stator_handover::moriio::{DecodePlace, LEADS, Prefill};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where an engine listens unless it is told otherwise.
+/// Port on which an engine listens by default.
 const HANDSHAKE_PORT: u16 = 6301;
 const NOTIFY_PORT: u16 = 61005;
 
-/// Who moves the KV.
+/// The engine that moves the KV.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mode {
@@ -50,12 +50,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What an engine says of its MoRI-IO.
+/// An engine's MoRI-IO configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Own {
     mode: Mode,
     role: Role,
-    /// Where its peers reach it, if that is known.
+    /// Host at which its peers reach it, if known.
     host: Option<String>,
     handshake_port: u16,
     notify_port: u16,
@@ -63,7 +63,7 @@ pub(super) struct Own {
     ranks: u16,
 }
 
-/// What an engine that prefills says of it to those that decode.
+/// MoRI-IO settings that a prefill engine advertises to decode engines.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Advert {
     mode: Mode,
@@ -123,7 +123,7 @@ impl Own {
         self.mode == Mode::Read && self.role == Role::Decode
     }
 
-    /// How this engine, which decodes, does a request with one that says `theirs`.
+    /// Pairs this decode engine with the prefill engine that advertises `theirs`.
     pub(super) fn pair(&self, request: u64, theirs: Option<&Advert>) -> Result<Manner, Fault> {
         let unsupported = |why: String| Err(Fault::Unsupported(format!("MoRI-IO: {why}")));
         let Some(theirs) = theirs else {
