@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Batches kept while a replay or a snapshot is on its way; more make the feed start over.
 pub const BUFFER_MAX: usize = 4096;
 
-/// What arrived. `B` is a batch of events.
+/// An input of the feed. `B` is a batch of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<B> {
     /// A live batch.
@@ -36,7 +36,7 @@ pub enum Input<B> {
     SnapshotFailed,
 }
 
-/// What is to be done, in order.
+/// Steps for the feed's owner, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<B> {
     /// Forget the worker's blocks.

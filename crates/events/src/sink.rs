@@ -20,6 +20,6 @@ pub trait KvSink: Send + Sync + 'static {
         blocks: Vec<(SequenceHash, Medium)>,
     );
 
-    /// What the worker holds is not known until it is replaced.
+    /// The worker's blocks are unknown until they are replaced.
     fn unknown(&self, worker: WorkerRank);
 }

@@ -15,19 +15,19 @@ pub const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// The number frame of a replay's end marker.
 const REPLAY_END: u64 = u64::MAX;
 
-/// What to subscribe to.
+/// A publisher to follow, and the messages wanted of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
     /// A ZMQ endpoint, `tcp://host:port` or `ipc:///path`.
     pub endpoint: String,
-    /// What the topics of wanted messages begin with.
+    /// Prefixes of the topics of wanted messages.
     pub prefixes: Vec<String>,
     /// Longest silence before the connection is taken for dead; `None` where a publisher may
     /// have nothing to say.
     pub silence: Option<Duration>,
 }
 
-/// What the live feed brings.
+/// News from the live feed.
 #[derive(Debug)]
 pub enum News {
     /// The subscription stands; what is published from about now on will come.
@@ -101,7 +101,7 @@ pub async fn collect(endpoint: &str, prefix: &str, mut deliver: impl FnMut(News)
     }
 }
 
-/// What a message brings.
+/// The news in a message.
 fn news(message: Message) -> News {
     match <[Bytes; 3]>::try_from(message) {
         Ok([topic, number, payload]) => match number.as_ref().try_into() {

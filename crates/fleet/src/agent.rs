@@ -366,8 +366,8 @@ impl<S: Members + KvSink> AgentTask<S> {
 }
 
 impl Followed {
-    /// How long to wait before the next snapshot: nothing at first, then twice as long each time
-    /// that the last one did not last.
+    /// Wait before the next snapshot: none at first, then twice as long each time that the last one
+    /// did not last.
     fn snapshot_delay(&mut self, since_last: Option<Duration>) -> Duration {
         let lasted = since_last.is_none_or(|since| since > self.backoff * 4);
         if lasted {

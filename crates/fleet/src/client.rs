@@ -47,7 +47,7 @@ pub struct ClientSettings {
     pub backoff_min: Duration,
     /// Longest wait between attempts to connect; 1 s by default.
     pub backoff_max: Duration,
-    /// How often a silent connection is probed, and how long the probe may take; 5 s by default.
+    /// Time between probes of a silent connection, and longest wait for a probe; 5 s by default.
     pub keepalive: Duration,
     /// Longest silence of an agent that has requests; 2 s by default. They then go on elsewhere.
     pub silence: Duration,
@@ -77,7 +77,7 @@ impl Default for ClientSettings {
 /// hold a burst of many frames, and a slow client's tokens never stop the others', because the
 /// link reads on and keeps them in mailboxes.
 const WINDOW_BYTES: u32 = 8 << 20;
-/// How much more seldom than the links the connection for questions is probed.
+/// Factor by which the connection for questions is probed less often than the links.
 const QUESTIONS_REST: u32 = 4;
 
 /// Why a request's stream ended without an answer from its agent.
@@ -118,7 +118,7 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct AgentClient {
     endpoint: String,
-    /// What the agent's record says of its workers, as far as it is known.
+    /// The agent's record of its workers, as far as it is known.
     profile: Mutex<Arc<ProfileRecord>>,
     /// Whether discovery vouches for the agent no more.
     suspect: AtomicBool,
@@ -195,12 +195,12 @@ impl AgentClient {
         })
     }
 
-    /// Where the agent is reached, as [`AgentClient::connect`] was told.
+    /// The agent's address, as given to [`AgentClient::connect`].
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// What the agent's workers are for and where they stand; the defaults before it is known.
+    /// Roles and places of the agent's workers; the defaults before they are known.
     pub fn profile(&self) -> Arc<ProfileRecord> {
         self.profile.lock().clone()
     }
@@ -224,7 +224,7 @@ impl AgentClient {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    /// How many of its connections are up, now and as it changes.
+    /// Number of its connections that are up, now and as it changes.
     pub fn links_up(&self) -> watch::Receiver<usize> {
         self.up.clone()
     }
@@ -248,7 +248,7 @@ impl AgentClient {
         TokenStream { state }
     }
 
-    /// Who the agent is, and which workers it has: its discovery record, now and as it changes.
+    /// The agent's discovery record, with its identity and workers, now and as it changes.
     ///
     /// # Errors
     ///
@@ -339,7 +339,7 @@ impl AgentClient {
     }
 }
 
-/// What an agent says of itself.
+/// The discovery records that an agent sends of itself.
 #[derive(Debug)]
 pub struct Records(Streaming<AgentDescription>);
 

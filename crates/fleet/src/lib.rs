@@ -36,16 +36,16 @@ const EVENTS_MAX: usize = 64;
 /// Longest wait for the link of an agent that has just answered a question.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
-/// How the fleet is found and reached.
+/// Settings for finding and reaching the fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// Where agents register.
+    /// Registry of the agents.
     pub discovery: DiscoverySource,
-    /// How often files are looked at; 200 ms by default.
+    /// Time between two looks at files; 200 ms by default.
     pub poll: Duration,
     /// Connections to agents.
     pub client: ClientSettings,
-    /// How long a model stays known after its last agent has left; 10 minutes by default.
+    /// Time for which a model stays known after its last agent has left; 10 minutes by default.
     pub model_linger: Duration,
 }
 
@@ -61,7 +61,7 @@ impl FleetSettings {
     }
 }
 
-/// What happens in the fleet that concerns who speaks for models.
+/// A change in the fleet that concerns the speaker for a model.
 #[derive(Debug)]
 pub enum FleetEvent<Pool> {
     /// A model is there for the first time, or again with another description.

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// What requests and their connection share.
+/// State that requests and their connection share.
 #[derive(Debug)]
 pub(super) struct Link {
     state: Mutex<State>,
@@ -161,7 +161,7 @@ impl Link {
     }
 }
 
-/// What goes to the agent on one connection.
+/// Stream of inputs to the agent on one connection.
 struct Outgoing {
     link: Arc<Link>,
     connection: u64,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use stator_protos::worker::{FinishReason, Output, TokenLogprobs, TopLogprob};
 use std::task::{Context, Poll, Waker};
 
-/// What has arrived for one request.
+/// Outputs that have arrived for one request.
 #[derive(Debug)]
 pub(super) struct Mailbox(Mutex<State>);
 

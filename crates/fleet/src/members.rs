@@ -20,11 +20,11 @@ pub trait Members: Send + Sync + 'static {
     /// Time passed: called every [`Members::refresh_interval`] with the agent's workers.
     fn refresh(&self, workers: &mut dyn Iterator<Item = WorkerRank>);
 
-    /// How often time matters. Default four times a second.
+    /// Time between two calls of `refresh`. Default: 250 ms.
     fn refresh_interval(&self) -> Duration {
         Duration::from_millis(250)
     }
 
-    /// How busy a worker is.
+    /// Reports a worker's load.
     fn load(&self, worker: WorkerRank, generation: Generation, load: Load);
 }

@@ -17,7 +17,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-/// How the request planes of agents are reached.
+/// TLS of connections to the request planes of agents.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Request plane")]
 pub struct DialArgs {
@@ -36,7 +36,7 @@ pub struct DialArgs {
     pub request_tls_server_name: Option<String>,
 }
 
-/// How other processes are reached.
+/// Settings for reaching other processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dial(Option<ClientFiles>);
 
@@ -53,7 +53,7 @@ pub enum DialError {
     /// It is no endpoint at all.
     #[error("{endpoint:?} is no endpoint: {error}")]
     Endpoint {
-        /// What was given.
+        /// The endpoint that was given.
         endpoint: String,
         /// Why not.
         error: tonic::transport::Error,
@@ -61,19 +61,19 @@ pub enum DialError {
     /// It is reached over TLS, and nobody says whom to trust.
     #[error("{endpoint:?} is reached over TLS, which needs request-tls-ca-file")]
     Untrusted {
-        /// What was given.
+        /// The endpoint that was given.
         endpoint: String,
     },
     /// It is reached plainly, where only TLS may be.
     #[error("{endpoint:?} is not reached over TLS, as request-tls-ca-file wants it")]
     Plain {
-        /// What was given.
+        /// The endpoint that was given.
         endpoint: String,
     },
 }
 
 impl DialArgs {
-    /// What the flags mean. Reads the files, to find their faults early.
+    /// The settings that the flags ask for. Reads the files, to find their faults early.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl DialTarget {
         Self { endpoint: settings(self.endpoint), ..self }
     }
 
-    /// Where it is, for a log.
+    /// The address, for a log.
     pub fn uri(&self) -> &Uri {
         self.endpoint.uri()
     }

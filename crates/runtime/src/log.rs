@@ -9,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One readable line per event.
@@ -23,12 +23,12 @@ pub enum Format {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {
-    /// What to log: a level (error, warn, info, debug, trace), or directives such as
+    /// Log filter: a level (error, warn, info, debug, trace), or directives such as
     /// `info,stator_proxy=debug`.
     #[arg(long, env = "STATOR_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, env = "STATOR_LOG_FORMAT", default_value = "text", value_enum)]
     pub log_format: Format,
 }

@@ -57,8 +57,8 @@ pub struct PeersArgs {
 }
 
 impl PeersArgs {
-    /// What was asked for; `None` without peers. Others connect to `host`, and certificates are for
-    /// `server_name` where nothing else is said.
+    /// The settings that the flags ask for; `None` without peers. Others connect to `host`, and
+    /// certificates are for `server_name` unless a flag says otherwise.
     pub fn settings(self, host: IpAddr, server_name: &str) -> Option<PeersSettings> {
         let given = Some(self.peers_token).filter(|token| !token.is_empty());
         let from_file = self.peers_token_file.map(|token| token.reveal().to_owned());

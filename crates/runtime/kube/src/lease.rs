@@ -22,12 +22,12 @@ pub struct Elector {
     pace: ElectionPace,
 }
 
-/// How long things take in an election.
+/// Timing of an election.
 #[derive(Clone, Copy, Debug)]
 pub struct ElectionPace {
-    /// How long a lease is believed without being renewed.
+    /// Time for which a lease is valid without being renewed.
     pub duration: Duration,
-    /// When a leader that could not renew stops leading; below `duration`.
+    /// Time without a renewal after which a leader stops leading; below `duration`.
     pub renew_deadline: Duration,
     /// Time between two looks.
     pub retry: Duration,
@@ -77,7 +77,7 @@ impl Drop for Election {
     }
 }
 
-/// What a lease says.
+/// Content of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Record {
     holder: String,
@@ -89,7 +89,7 @@ struct Record {
 #[derive(Default)]
 struct Seen(Option<(Record, Instant)>);
 
-/// What a candidate does about a lease.
+/// A candidate's step about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// It is its own.

@@ -21,7 +21,7 @@ const BATCH: usize = 64;
 
 /// Places requests.
 pub trait Grant: Send + Sync {
-    /// What is needed to place a request; it waits with it.
+    /// Data needed to place a request; it waits with the request.
     type Request: Send;
     /// A request's place; dropping it gives it back.
     type Place: Send;
@@ -46,7 +46,7 @@ pub trait Grant: Send + Sync {
     }
 }
 
-/// What became of an attempt to place a request.
+/// Result of an attempt to place a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt<P, E> {
     /// It has its place.
@@ -66,7 +66,7 @@ pub struct Admitted<P> {
     pub place: P,
     /// Priority of its band: what its answer is charged to.
     pub band: i32,
-    /// How long it has waited; zero if it did not have to.
+    /// Time that it has waited; zero if it did not have to.
     pub waited: Duration,
 }
 
@@ -84,7 +84,7 @@ pub enum AdmitError<E> {
         current: u64,
         /// Priority of the band.
         band: i32,
-        /// When to try again.
+        /// Wait before another try makes sense.
         retry_after: Duration,
     },
     /// It has waited and was sent away.
@@ -94,9 +94,9 @@ pub enum AdmitError<E> {
         reason: Eviction,
         /// Priority of the band.
         band: i32,
-        /// How long it has waited.
+        /// Time that it has waited.
         waited: Duration,
-        /// When to try again.
+        /// Wait before another try makes sense.
         retry_after: Duration,
     },
     /// It can never be placed.
@@ -113,7 +113,7 @@ pub struct GateStats {
     pub queue: QueueStats,
 }
 
-/// What a request learns in the end.
+/// The final answer to a request.
 type Outcome<G> = Result<Admitted<<G as Grant>::Place>, AdmitError<<G as Grant>::Error>>;
 
 /// A request that waits.
@@ -158,7 +158,7 @@ impl<G: Grant> Gate<G> {
         }
     }
 
-    /// What places the requests.
+    /// The [`Grant`] that places the requests.
     pub fn grant(&self) -> &G {
         &self.grant
     }
@@ -227,7 +227,7 @@ impl<G: Grant> Gate<G> {
         self.queues.lock().charge(band, flow, tokens, now);
     }
 
-    /// When a request of this priority that is refused now should come back.
+    /// Wait before a request of this priority that is refused now should come back.
     pub fn retry_after(&self, priority: i32) -> Duration {
         self.queues.lock().retry_after(priority)
     }
@@ -345,7 +345,7 @@ struct Wait<'a, G: Grant> {
 }
 
 impl<G: Grant> Wait<'_, G> {
-    /// What becomes of the request.
+    /// Waits for the request's outcome.
     async fn outcome(&mut self) -> Outcome<G> {
         let reply = tokio::select! {
             biased;
