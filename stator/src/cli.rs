@@ -31,7 +31,7 @@ struct Line {
 /// agents are for `--log-level info`.
 const UP_LOG: &str = "warn,stator=info,stator_runtime::shutdown=info";
 
-/// What the command line asks for.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 enum Action {
     #[command(flatten)]
@@ -49,7 +49,7 @@ enum Action {
 const SIDECAR_REFUSES: [&str; 5] =
     ["api_key", "api_keys_file", "shared_prefixes", "prefix_secret_file", "key_share_percent"];
 
-/// What the process is.
+/// Role of the process.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Everything on this machine: a proxy and two agents with their workers. Needs no
@@ -114,7 +114,7 @@ pub(crate) struct Cli {
 }
 
 impl Role {
-    /// How the role logs.
+    /// The role's log flags.
     pub(crate) fn log(&self) -> &LogArgs {
         match self {
             Self::Up(role) => &role.log,

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 /// Name of the flag for the largest help.
 const ALL: &str = "help-all";
 
-/// How much help is asked for.
+/// Amount of help.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     FirstDay,

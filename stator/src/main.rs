@@ -72,7 +72,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// How the process logs. The picker has other flags for it too, whose names are llm-d's.
+/// Log flags of the process. The picker has other flags for it too, whose names are llm-d's.
 fn log_args(cli: &Cli) -> LogArgs {
     let own = cli.role.log();
     match &cli.role {

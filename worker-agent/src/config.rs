@@ -37,23 +37,23 @@ use std::time::Duration;
 /// Flags of `stator agent`.
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
-    /// What the workers run.
+    /// Engine that the workers run.
     #[command(flatten)]
     pub engine: EngineArgs,
 
-    /// What it takes where that is a stock engine.
+    /// Flags of stock engines.
     #[command(flatten)]
     pub stock: StockArgs,
 
-    /// Where the agent publishes.
+    /// Addresses and registry of the agent.
     #[command(flatten)]
     pub planes: PlaneArgs,
 
-    /// Where the workers stand.
+    /// Topology of the workers.
     #[command(flatten)]
     pub place: PlaceArgs,
 
-    /// Who may do what on the request plane.
+    /// Permissions on the request plane.
     #[command(flatten)]
     pub access: AccessArgs,
 }

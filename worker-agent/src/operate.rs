@@ -32,20 +32,20 @@ pub struct OperateArgs {
     )]
     pub agent: String,
 
-    /// Whom to trust, and who we are.
+    /// TLS of the request plane.
     #[command(flatten)]
     pub dial: DialArgs,
 
-    /// What to show.
+    /// Secret to show.
     #[command(flatten)]
     pub token: TokenArgs,
 
-    /// What is to be done.
+    /// Operation to carry out.
     #[command(subcommand)]
     pub operation: OperationArg,
 }
 
-/// What can be done to an engine.
+/// An operation on an engine.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperationArg {
     /// Forget all cached prefixes.
@@ -66,7 +66,7 @@ pub enum OperationArg {
     LoadAdapter {
         /// Name that requests ask for.
         name: String,
-        /// Where the engine finds it.
+        /// Path at which the engine finds it.
         path: String,
     },
     /// Unload a LoRA adapter.
@@ -80,7 +80,7 @@ pub enum OperationArg {
     StopProfile,
     /// Take new weights.
     UpdateWeights {
-        /// What the engine's own interface wants, as JSON.
+        /// Request in the engine's own format, as JSON.
         request: String,
     },
 }

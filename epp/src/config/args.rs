@@ -23,7 +23,7 @@ use values::duration;
 /// Flags of `stator epp`.
 #[derive(Args, Clone, Debug)]
 pub struct EppArgs {
-    /// Whom it picks for.
+    /// Pools that it picks for.
     #[command(flatten)]
     pub pools: PoolArgs,
     /// Ports.
@@ -32,13 +32,13 @@ pub struct EppArgs {
     /// TLS of these ports. Boxed, as the roles of the process are one enum.
     #[command(flatten)]
     pub tls: Box<TlsArgs>,
-    /// What decides.
+    /// Scheduling.
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
-    /// What is known of endpoints.
+    /// Signals about endpoints.
     #[command(flatten)]
     pub signals: SignalArgs,
-    /// How agents are reached.
+    /// TLS of connections to agents.
     #[command(flatten)]
     pub dial: DialArgs,
     /// Limits and choices of requests.
@@ -50,12 +50,12 @@ pub struct EppArgs {
     /// Logs and traces, by the names that the llm-d router has for them.
     #[command(flatten)]
     pub telemetry: TelemetryArgs,
-    /// What has no effect here.
+    /// Flags without effect here.
     #[command(flatten)]
     pub compat: CompatArgs,
 }
 
-/// Whom it picks for.
+/// Pools that it picks for.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Pools")]
 pub struct PoolArgs {
@@ -101,7 +101,7 @@ pub struct PoolArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// What is known of endpoints, and from where.
+/// Signals about endpoints, and their sources.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Signals")]
 pub struct SignalArgs {
@@ -133,7 +133,7 @@ pub struct SignalArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Replicas")]
 pub struct ReplicaArgs {
-    /// Who they are.
+    /// Addresses and secrets of the replicas.
     #[command(flatten)]
     pub peers: PeersArgs,
 

@@ -15,7 +15,7 @@ const CLIENTS_MAX: usize = 64;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Request plane")]
 pub struct AccessArgs {
-    /// Whom to trust, and who we are.
+    /// TLS of the request plane.
     #[command(flatten)]
     pub dial: DialArgs,
 
@@ -28,7 +28,7 @@ pub struct AccessArgs {
     #[command(flatten)]
     pub fleet: FleetArgs,
 
-    /// What who operates engines must show.
+    /// Secret of those who operate engines.
     #[command(flatten)]
     pub token: TokenArgs,
 

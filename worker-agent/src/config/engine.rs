@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Default tokens per block.
 pub(crate) const BLOCK_SIZE: u32 = 16;
 
-/// Which engine the workers run.
+/// Engine that the workers run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
     /// Computes the model on this machine's CPU.

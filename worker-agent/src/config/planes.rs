@@ -36,7 +36,7 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_AGENT_ID", value_name = "ID")]
     pub agent_id: Option<String>,
 
-    /// Where the agent registers.
+    /// Registry of the agent.
     #[command(flatten)]
     pub discovery: DiscoveryArgs,
 

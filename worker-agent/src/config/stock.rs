@@ -9,7 +9,7 @@ use stator_runtime::config::ConfigError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a worker does of a request.
+/// A worker's share of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
     /// The whole request.
@@ -119,7 +119,7 @@ pub struct StockArgs {
     )]
     pub engine_metrics_max_bytes: u32,
 
-    /// What TensorRT-LLM alone takes.
+    /// Flags of TensorRT-LLM alone.
     #[command(flatten)]
     pub trtllm: TrtllmArgs,
 

@@ -54,7 +54,7 @@ pub enum StackTraceLevel {
     Panic,
 }
 
-/// How zap writes times.
+/// Zap's format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum TimeEncoding {

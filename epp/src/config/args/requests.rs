@@ -86,7 +86,7 @@ pub struct RequestArgs {
     pub enable_grpc_stream_metrics: bool,
 }
 
-/// How much of every answer is watched.
+/// Part of every answer that the picker watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResponsePath {
     /// As much as the configuration needs.

@@ -1,4 +1,4 @@
-//! What decides.
+//! Flags of scheduling.
 
 use clap::{ArgAction, Args};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The fewest and the most blocks that an index may have.
 pub const INDEX_BLOCKS: (u64, u64) = (1_024, 1_000_000_000);
 
-/// What decides.
+/// Flags of scheduling.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Scheduling")]
 pub struct SchedulingArgs {

@@ -17,7 +17,7 @@ pub struct TelemetryArgs {
     #[arg(long, env = "STATOR_ZAP_LOG_LEVEL", value_name = "LEVEL", value_parser = zap_level)]
     pub zap_log_level: Option<ZapLevel>,
 
-    /// How log lines look. No effect beside --log-format.
+    /// Format of log lines. No effect beside --log-format.
     #[arg(long, env = "STATOR_ZAP_ENCODER", value_name = "ENCODER")]
     pub zap_encoder: Option<ZapEncoder>,
 
@@ -28,12 +28,12 @@ pub struct TelemetryArgs {
     pub tracing: bool,
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZapLevel {
-    /// What went wrong.
+    /// Failures.
     Error,
-    /// What an operator should know.
+    /// Events that an operator should know.
     Info,
     /// Our own details.
     Debug,
@@ -41,7 +41,7 @@ pub enum ZapLevel {
     Verbosity(u32),
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ZapEncoder {
     /// One JSON object per event.
