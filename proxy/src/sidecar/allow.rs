@@ -1,6 +1,6 @@
-//! Which other engines may be asked for prefill and to encode media, and be pulled from. Their
-//! addresses come with the request: without a limit, whoever can send those headers could make this
-//! proxy, or the engine beside it, call any address.
+//! Engines that may be asked for prefill and to encode media, and be pulled from. Their addresses
+//! come with the request: without a limit, whoever can send those headers could make this proxy, or
+//! the engine beside it, call any address.
 
 use crate::upstream::metadata::{is_metadata, share};
 use crate::upstream::target::Target;
@@ -15,12 +15,12 @@ use std::str::FromStr;
 pub(crate) const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
-/// Which engines may be asked.
+/// Engines that may be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllowList {
     /// Everything: the operator relies on something else.
     Everything,
-    /// What at least one of these allows.
+    /// Engines that at least one of these rules allows.
     Some(Vec<Rule>),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Rule {
     Target(Target),
 }
 
-/// What is neither a network nor a target.
+/// Text that is neither a network nor a target.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither ADDRESS/BITS nor HOST:PORT")]
 pub(crate) struct NoRule(String);

@@ -29,11 +29,11 @@ pub enum Stage {
 /// Flags of `stator sidecar`.
 #[derive(Args, Clone, Debug)]
 pub struct SidecarArgs {
-    /// Where to serve and what to allow.
+    /// HTTP server.
     #[command(flatten)]
     pub http: HttpArgs,
 
-    /// What goes through to the engine.
+    /// Requests passed through to the engine.
     #[command(flatten)]
     pub passage: PassageArgs,
 
@@ -41,7 +41,7 @@ pub struct SidecarArgs {
     #[command(flatten)]
     pub direct: DirectArgs,
 
-    /// Where operators are served.
+    /// Port for operators.
     #[command(flatten)]
     pub metrics: MetricsArgs,
 }

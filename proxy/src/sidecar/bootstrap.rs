@@ -1,5 +1,5 @@
-//! What is found out before a hand-over. The server beside an engine that computes prompts says
-//! which engine it is and which ranks it has; MoRI-IO's engines are where the configuration says.
+//! Look-ups before a hand-over. The server beside an engine that computes prompts says which engine
+//! it is and which ranks it has; MoRI-IO's engines are where the configuration says.
 
 use super::handover::Handover;
 use super::unusable::Unusable;
@@ -21,8 +21,7 @@ const ANSWER_MAX_BYTES: usize = 1 << 20;
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Handover {
-    /// Which engine and which of its ranks is behind a prefill address, and a name for this
-    /// hand-over.
+    /// The engine and its rank behind a prefill address, and a name for this hand-over.
     pub(super) async fn rendezvous(&self, prefiller: &Target) -> Result<Pair, Unusable> {
         let pair = self.pair(prefiller);
         match self.settings.connector {
@@ -45,7 +44,7 @@ impl Handover {
         }
     }
 
-    /// What a hand-over over MoRI-IO is told by, but for the hosts, and the rank behind its port.
+    /// Parameters of a hand-over over MoRI-IO, but for the hosts, and the rank behind its port.
     fn meeting(&self, pair: &Pair) -> (Meeting, Option<DpRank>) {
         let setup = self.settings.moriio.setup;
         let rank = (pair.id % u128::from(setup.ranks.max(1))) as u16;

@@ -89,7 +89,7 @@ pub(super) fn number(object: &Object<'_>, name: &str) -> Option<u64> {
     serde_json::from_slice(object.get(name)?).ok()
 }
 
-/// What stands between the brackets of a list.
+/// The text between the brackets of a list.
 fn inside_list(raw: &[u8]) -> Option<&[u8]> {
     Some(raw.strip_prefix(b"[")?.strip_suffix(b"]")?.trim_ascii())
 }

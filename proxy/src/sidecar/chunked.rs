@@ -54,7 +54,7 @@ impl Sidecar {
         self.settings.decode_chunk_size.is_some() && is_chat
     }
 
-    /// How a request is decoded in chunks, if it is.
+    /// The chunks of a request's decode, if it is decoded in chunks.
     pub(super) fn chunks<'a>(
         &self,
         exchange: &Exchange,
@@ -191,7 +191,7 @@ impl Sidecar {
 }
 
 impl Halt {
-    /// What a client is told that has got a part of its answer.
+    /// The error for a client that has got a part of its answer.
     fn failure(self) -> Failure {
         let message = match self {
             Self::Failure(failure) => return failure,

@@ -101,7 +101,7 @@ impl Whole {
     }
 }
 
-/// What the client may get now.
+/// The next bytes for the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Empty until the end for a client that asks for one piece.
@@ -176,7 +176,7 @@ impl<'a> Chunks<'a> {
         self.streams
     }
 
-    /// What the engine is to be asked next.
+    /// The next request to the engine.
     pub(crate) fn ask(&self) -> Vec<u8> {
         let budget = self.budget().to_string();
         let edit = self.request.edit().remove(|name| name == "stream_options");
@@ -303,7 +303,7 @@ fn event_choice(choice: &Object<'_>, text: &str, is_first: bool, goes_on: bool) 
     if goes_on { edit.set("finish_reason", "null") } else { edit }.finish()
 }
 
-/// What all events of an answer share.
+/// The fields that all events of an answer share.
 fn event_head<'o, 'a>(first: &'o Object<'a>) -> ObjectEdit<'o, 'a> {
     const SHARED: [&str; 5] = ["id", "created", "model", "system_fingerprint", "service_tier"];
     let edit = first.edit().remove(|name| !SHARED.contains(&name));

@@ -38,13 +38,13 @@ pub struct DirectSettings {
     pub(crate) prefill: PrefillSettings,
     /// Tokens of a chunk, where chats are decoded in chunks.
     pub(crate) decode_chunk_size: Option<NonZeroU32>,
-    /// How media are encoded elsewhere, if they are.
+    /// Media encoding on other engines, if configured.
     pub(crate) encode: Option<EncodeSettings>,
-    /// What the operator should know at start.
+    /// Notes for the operator at start.
     pub(crate) notes: Vec<String>,
 }
 
-/// How prompts are computed elsewhere.
+/// Settings for prompts computed on other engines.
 #[derive(Clone, Debug)]
 pub(crate) struct PrefillSettings {
     pub connector: Connector,
@@ -56,18 +56,18 @@ pub(crate) struct PrefillSettings {
     pub retries: u32,
     pub backoff: Duration,
     pub bootstrap_port: u16,
-    /// Where the first rank's peers connect; the others' ports follow.
+    /// Port for the first rank's peers; the other ranks' ports follow.
     pub p2p_port: u16,
     /// Whether an engine that computes a prompt can pull KV from one of the same kind.
     pub pulls: bool,
-    /// Where MoRI-IO's engines are.
+    /// Addresses and setup of MoRI-IO's engines.
     pub moriio: MoriioSettings,
     /// The first rank's port of pods like this one, and how many follow it.
     pub ranks: (u16, u16),
 }
 
 impl PrefillSettings {
-    /// Where peers of this engine connect, by the port of its rank.
+    /// Port for peers of this engine, by the port of its rank.
     pub(crate) fn p2p_port(&self, engine: &Target) -> u16 {
         let (first, count) = self.ranks;
         let rank = engine.port.checked_sub(first).filter(|rank| *rank < count);
@@ -195,7 +195,7 @@ fn check_effects(direct: &DirectArgs, faults: &mut Vec<String>) {
     }
 }
 
-/// What the flags ask for that means nothing here or is otherwise than in llm-d's sidecar.
+/// Notes on flags that have no effect here, or another one than in llm-d's sidecar.
 fn notes(direct: &DirectArgs, is_secure: bool) -> Vec<String> {
     let mut notes = direct.llmd.notes();
     notes.extend(direct.moriio.notes());

@@ -31,7 +31,7 @@ const AT_ONCE_MAX: usize = 8;
 /// Longest answer of an encoder that is read, in bytes. It tells where one item is.
 const ANSWER_MAX_BYTES: usize = 256 << 10;
 
-/// How an engine finds what an encoder made.
+/// Connector by which an engine finds encoded media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum EcConnector {
     /// vLLM's ECExampleConnector: in a storage that both see.
@@ -40,7 +40,7 @@ pub(crate) enum EcConnector {
     EcNixl,
 }
 
-/// How media are encoded elsewhere.
+/// Settings for media encoded on other engines.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodeSettings {
     pub connector: EcConnector,
@@ -56,7 +56,7 @@ pub(crate) struct Encoders {
     pub metrics: Metrics,
 }
 
-/// Where encoded items are, by the hashes of the items.
+/// Locations of encoded items, by the hashes of the items.
 type Parameters = BTreeMap<String, Box<RawValue>>;
 
 /// Why an item was not encoded.
@@ -163,7 +163,7 @@ impl Encoders {
         parameters
     }
 
-    /// What an answer says.
+    /// The parameters in an encoder's answer.
     fn parameters(&self, answer: &[u8]) -> Result<Parameters, Unencoded> {
         match self.settings.connector {
             EcConnector::EcExample => Ok(Parameters::new()),

@@ -42,7 +42,7 @@ type Prefilling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Unusable>> + Sen
 /// Drives hand-overs.
 pub(crate) struct Handover {
     pub engines: Arc<Engines>,
-    /// Where media are encoded elsewhere.
+    /// Encoders of media on other engines, if configured.
     pub encoders: Option<Encoders>,
     pub settings: PrefillSettings,
     /// Ranks of engines that compute prompts, as far as they are asked for.
@@ -118,7 +118,7 @@ impl Handover {
         self.engines.send(request.engine, &head, &body).await
     }
 
-    /// What third engines have for the one that computes the prompt.
+    /// Supplies of third engines for the engine that computes the prompt.
     async fn supplies(&self, request: &Request<'_>) -> Supplies {
         // What it has already it need not pull.
         let source = request.source.filter(|source| Some(*source) != request.prefiller);

@@ -11,7 +11,7 @@ const ROUTE_KEPT_FOR: Duration = Duration::from_secs(10);
 /// Engines whose ranks are known at once.
 const KNOWN_MAX: usize = 4096;
 
-/// How many ranks engines have, and when they said so; 1 for those that do not say.
+/// Ranks of engines, and when each said so; 1 for an engine that does not say.
 #[derive(Debug, Default)]
 pub(crate) struct KnownRanks(Mutex<HashMap<Target, (Instant, u16)>>);
 

@@ -115,13 +115,13 @@ impl FromArgMatches for Foreign {
 }
 
 impl LlmdArgs {
-    /// What would be another proxy if it were passed over.
+    /// Faults of flags that cannot be ignored without changing the proxy's behaviour.
     pub(crate) fn faults(&self) -> Vec<String> {
         let refused = REFUSED.iter().filter(|(flag, _)| self.foreign.0.contains(flag));
         refused.map(|(flag, why)| format!("{flag}: {why}")).collect()
     }
 
-    /// What was asked for and means nothing here, and why.
+    /// Notes on flags that have no effect here, with the reason.
     pub(crate) fn notes(&self) -> Vec<String> {
         let unused = UNUSED.iter().filter(|(flag, ..)| self.foreign.0.contains(flag));
         let mut notes: Vec<_> =
@@ -172,7 +172,7 @@ mod tests {
     use crate::upstream::settings::EngineTls;
     use stator_handover::Connector;
 
-    /// What becomes of a flag.
+    /// Treatment of a flag.
     enum Flag {
         /// It does what it does there.
         Obeyed,

@@ -9,8 +9,7 @@ use stator_handover::Api;
 
 /// Members of a part that hold an image, a sound or a video, whatever the part's type is.
 const HOLDERS: [&str; 4] = ["image_url", "video_url", "audio_url", "input_audio"];
-/// What makes an answer of one token longer, or asks for more than one answer, and does not matter
-/// to what encodes.
+/// Fields that encoders do not need: they lengthen an answer of one token, or ask for several.
 const UNNEEDED: [&str; 8] = [
     "tools",
     "tool_choice",
@@ -47,7 +46,7 @@ impl<'o, 'a> Media<'o, 'a> {
         Self { api, request, parts }
     }
 
-    /// How many there are.
+    /// Number of media.
     pub(crate) fn len(&self) -> usize {
         self.parts.len()
     }
@@ -170,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is found in the bytes is what a walk over the tree finds.
+        /// The scan of the bytes finds the same media as a walk over the tree.
         #[test]
         fn agrees_with_a_tree(messages in vec(vec(any_part(), 0..5), 0..4)) {
             let mut expected: Vec<&Value> = Vec::new();

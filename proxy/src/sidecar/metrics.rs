@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// How a request was answered.
+/// Labels of a request: the way it was answered, and its status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Outcome {
     /// `engine`: by the engine alone; `handed_over`: it went on from what others had computed,
@@ -26,7 +26,7 @@ pub(crate) struct Cause {
     pub reason: &'static str,
 }
 
-/// What became of an image, a sound or a video that was to be encoded elsewhere.
+/// Result for an image, a sound or a video that was to be encoded elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Encoding {
     /// `encoded`, or why it was not.

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Source: vLLM 0.32.0, `MoRIIOConstants`.
 const HANDSHAKE_PORT: u16 = 6301;
 const NOTIFY_PORT: u16 = 61005;
-/// How long decode may wait for prefill beside it.
+/// Longest wait of decode for prefill beside it.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Flags for engines with vLLM's MoRIIOConnector.
@@ -117,7 +117,7 @@ pub(crate) struct MoriioSettings {
 }
 
 impl MoriioArgs {
-    /// How hand-overs that are configured as `nixlv2` or `moriio` are done.
+    /// The connector to use if `nixlv2` or `moriio` is configured.
     pub(crate) fn connector(&self, configured: Connector) -> Connector {
         let is_its = matches!(configured, Connector::Nixlv2 | Connector::Moriio);
         match (self.moriio_write_mode && is_its, self.moriio_parallel_dispatch) {
@@ -258,7 +258,7 @@ impl MoriioArgs {
         }
     }
 
-    /// What was asked for and has no effect.
+    /// Notes on flags that have no effect.
     pub(crate) fn notes(&self) -> Vec<String> {
         let at_once = self.moriio_parallel_dispatch;
         let in_write_mode = [

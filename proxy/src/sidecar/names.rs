@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// What becomes of names.
+/// Counts of name look-ups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LookupCounts {
     /// Names that were looked up.
@@ -42,7 +42,7 @@ impl Lookup for System {
     }
 }
 
-/// How long addresses are believed.
+/// Age limit of addresses, and time limit of look-ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameSettings {
     /// Age from which on one is looked up again.

@@ -13,7 +13,7 @@ pub(crate) struct Request<'a> {
     pub head: &'a RequestHeader,
     pub body: &'a Bytes,
     pub engine: &'a HttpPeer,
-    /// Where its prompt is to be computed, if elsewhere.
+    /// Engine that computes its prompt, if another does.
     pub prefiller: Option<&'a Target>,
     /// Engines that may encode its media, the best first.
     pub encoders: &'a [Target],
@@ -22,7 +22,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// How it is counted where there is no answer: `engine` or `handed_over`.
+    /// Label under which it is counted without an answer: `engine` or `handed_over`.
     pub(crate) fn way(&self) -> &'static str {
         let alone = self.prefiller.is_none() && self.encoders.is_empty() && self.source.is_none();
         if alone { "engine" } else { "handed_over" }

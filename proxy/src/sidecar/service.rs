@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::{Instrument, Span};
 
-/// What a request whose client left is counted as.
+/// Status under which a request is counted whose client left.
 const STATUS_GONE: u16 = 499;
 /// This proxy's own path; all others are the engine's.
 const HEALTH: &str = "/healthz";
@@ -422,7 +422,7 @@ enum Prepared<'a> {
     Whole { head: Box<RequestHeader>, body: Bytes, engine: &'a HttpPeer, help: Option<Box<Help>> },
 }
 
-/// Who is to help with a request.
+/// Other engines that help with a request.
 struct Help {
     api: Api,
     /// Computes its prompt.

@@ -46,7 +46,7 @@ pub(crate) fn pass_on(head: &mut RequestHeader, span: &Span) {
     }
 }
 
-/// What a hand-over is told of on the request's span.
+/// Records a hand-over's connector and prefill engine on the request's span.
 pub(crate) fn hands_over(connector: Connector, prefiller: Option<&Target>) {
     let span = Span::current();
     span.record("llm_d.pd_proxy.connector", connector.name());
@@ -103,7 +103,7 @@ pub(crate) fn prefilled(span: &Span, took: Duration) {
     span.record("llm_d.pd_proxy.prefill.duration_ms", ms(took));
 }
 
-/// What prefill answered became a request to decode, which took so long; on the request's span.
+/// Records on the request's span how long it took to make decode's request of prefill's answer.
 pub(crate) fn coordinated(took: Duration) {
     Span::current().record("llm_d.pd_proxy.coordinator_overhead_ms", ms(took));
 }
