@@ -1,9 +1,9 @@
-//! How long requests and models wait for workers that are away: flags and settings.
+//! Waits of requests and models for absent workers: flags and settings.
 
 use clap::Args;
 use std::time::Duration;
 
-/// How long requests and models wait for workers that are away.
+/// Waits of requests and models for absent workers.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Absent workers")]
 pub struct AbsenceArgs {

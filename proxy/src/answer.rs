@@ -29,7 +29,7 @@ struct Choice {
     text: String,
     token_ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
-    /// Where the text of the next token begins, in characters.
+    /// Position of the next token's text, in characters.
     text_offset: u32,
     tokens: u32,
     /// Whether its worker has told what it found cached.
@@ -248,7 +248,7 @@ impl Choice {
     }
 }
 
-/// How a worker says that a choice ended.
+/// A worker's report of the end of a choice.
 #[derive(Clone, Copy)]
 struct Ending {
     reason: FinishReason,

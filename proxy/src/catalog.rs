@@ -26,7 +26,7 @@ pub(crate) struct Served {
 #[derive(Clone)]
 struct Known {
     kind: Kind,
-    /// When it was first seen, in seconds since 1970.
+    /// Time at which it was first seen, in seconds since 1970.
     created: u64,
 }
 
@@ -46,7 +46,7 @@ impl Known {
         }
     }
 
-    /// What clients are told of the model, or of one of its adapters.
+    /// The listing of the model, or of one of its adapters.
     fn entry(&self, name: &str) -> listing::Entry {
         let record = self.pool().record();
         listing::Entry {
@@ -143,7 +143,7 @@ impl Catalog {
         models.get(name).or_else(with_adapter).cloned()
     }
 
-    /// What there is now of workers, blocks and waiting prompts.
+    /// Present numbers of workers, blocks and waiting prompts.
     pub(crate) fn gauges(&self) -> FleetGauges {
         let mut gauges = FleetGauges::default();
         for known in self.models.load().values() {

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 /// failed probes of the readiness in `manifests`, and the way of the news to whoever balances.
 const LAME_DUCK: Duration = Duration::from_secs(5);
 
-/// Where and for whom the proxy serves.
+/// Address, clients and limits of the HTTP server.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
@@ -42,7 +42,7 @@ pub struct HttpArgs {
     )]
     pub http_port: u16,
 
-    /// Who may use the API.
+    /// API keys.
     #[command(flatten)]
     pub keys: KeyArgs,
 
@@ -57,7 +57,7 @@ pub struct HttpArgs {
     #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
     pub cert_path: Option<PathBuf>,
 
-    /// What clients may send, hold and wait for.
+    /// Limits of clients: sizes, connections and waits.
     #[command(flatten)]
     pub door: DoorArgs,
 
@@ -113,23 +113,23 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub(crate) given: GivenFlags,
 
-    /// Where to serve and what to allow.
+    /// HTTP server.
     #[command(flatten)]
     pub http: HttpArgs,
 
-    /// How requests are placed.
+    /// Placement of requests.
     #[command(flatten)]
     pub router: RouterArgs,
 
-    /// What goes through to engines.
+    /// Requests passed through to engines.
     #[command(flatten)]
     pub passage: PassageArgs,
 
-    /// Where operators are served.
+    /// Port for operators.
     #[command(flatten)]
     pub metrics: MetricsArgs,
 
-    /// Where agents register.
+    /// Registry of the agents.
     #[command(flatten)]
     pub discovery: DiscoveryArgs,
 
@@ -137,7 +137,7 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub peers: PeersArgs,
 
-    /// How agents are reached.
+    /// TLS of connections to agents.
     #[command(flatten)]
     pub dial: DialArgs,
 }
@@ -175,7 +175,7 @@ pub struct ProxySettings {
 pub struct FirstModel {
     /// Name that clients ask for.
     pub name: String,
-    /// Where the proxy serves.
+    /// Address on which the proxy serves.
     pub address: SocketAddr,
 }
 
@@ -244,7 +244,7 @@ impl HttpArgs {
         self.keys.faults_beside_an_engine().chain(shares.then_some(fault))
     }
 
-    /// Where to serve, which is at `host` where nothing is said.
+    /// The address to serve on, at `host` unless a flag names another.
     pub(crate) fn listen(&self, host: Ipv4Addr) -> SocketAddr {
         SocketAddr::new(self.http_host.unwrap_or(host.into()), self.http_port)
     }

@@ -29,7 +29,7 @@ pub(crate) struct Corked {
     stream: Timed,
     corked: AtomicBool,
     held: Vec<u8>,
-    /// How many of `held` are written.
+    /// Bytes of `held` that are written.
     written: usize,
 }
 

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
 const REQUEST_ID_MAX_BYTES: usize = 128;
 
-/// What a client may send.
+/// Limits on a client's request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestLimits {
     /// Most bytes of all header names and values.
@@ -138,7 +138,7 @@ impl Exchange {
         self.header(TRACEPARENT)
     }
 
-    /// What goes with it.
+    /// The `tracestate` that goes with it.
     pub(crate) fn tracestate(&self) -> Option<&str> {
         self.header(TRACESTATE)
     }

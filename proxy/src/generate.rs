@@ -56,7 +56,7 @@ struct Leg {
     blocks: usize,
 }
 
-/// What a choice has generated so far: enough to go on with it elsewhere.
+/// Output of a choice so far: enough to go on with it elsewhere.
 #[derive(Default)]
 struct Progress {
     generated: Vec<u32>,
@@ -348,7 +348,7 @@ fn take_failures(outputs: &mut Vec<Output>) {
     });
 }
 
-/// What a worker refuses, in the words of the request.
+/// A worker's refusal, in the words of the request.
 fn invalid(message: &str, guided: Option<&'static str>) -> ApiError {
     match (message.strip_prefix("guide: "), guided) {
         (Some(why), Some(field)) => ApiError::unsupported(field, format!("{field}: {why}")),

@@ -6,7 +6,7 @@ use stator_api::openai::models::{ModelEntry, push_model};
 
 /// A model, or an adapter of one.
 pub(crate) struct Entry {
-    /// What clients know of every model.
+    /// Fields that every listed model has.
     pub model: ModelEntry,
     /// The model that an adapter is for.
     ///

@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use stator_gate::AdmitError;
 use std::fmt;
 
-/// What a request asked for and how it ended.
+/// Labels of a request: its route and its status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Outcome {
     /// Route, for example `/v1/chat/completions`; `other` for unknown ones.
@@ -34,7 +34,7 @@ pub(crate) struct Unplaced {
     pub reason: &'static str,
 }
 
-/// What is read of the fleet whenever somebody asks for metrics, on whichever port.
+/// Gauges read from the fleet at every scrape, on whichever port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetGauges {
     pub workers: usize,

@@ -1,4 +1,4 @@
-//! Which worker a request names, where the operator lets requests do so (`--router-pins`): an
+//! The worker that a request names, if the operator lets requests do so (`--router-pins`), for an
 //! endpoint picker in front of the proxy, or a test.
 //!
 //! A worker is named as answers name theirs, by 16 hexadecimal digits, or by NVIDIA Dynamo's
@@ -20,14 +20,14 @@ const PREFILL_RANK: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"
 /// The workers that a request names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pins {
-    /// Who is to answer.
+    /// Worker that answers.
     pub worker: Option<WorkerRank>,
-    /// Who is to compute the prompt.
+    /// Worker that computes the prompt.
     pub prefill: Option<WorkerRank>,
 }
 
 impl Pins {
-    /// What the headers of a request say, if they are `obeyed`.
+    /// Reads the headers of a request, if they are `obeyed`.
     ///
     /// # Errors
     ///

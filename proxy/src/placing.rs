@@ -15,10 +15,10 @@ use stator_queue::QueueEntry;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// When to come back where no worker can take a request now.
+/// Wait before another try, if no worker can take a request now.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What the pool is asked: where so many choices of a prompt should run, and how soon.
+/// Queue entry for so many choices of a prompt.
 pub(crate) fn entry(
     plan: &Plan,
     tokens: &[u32],
@@ -83,7 +83,7 @@ pub(crate) fn count(metrics: &Metrics, plan: &Plan, place: &Place, choices: usiz
     }
 }
 
-/// What the worker is told, but for the tokens and the choices.
+/// The submission to the worker, without the tokens and the choices.
 pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
     let WorkerRank { worker, rank } = place.worker();
     Submit {
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// When the request is shared, and whether it can be.
+    /// The request's split, and whether one worker must do all of it.
     fn shared(plan: &Plan, choices: usize) -> (Option<Split>, bool) {
         let Prompt { split, indivisible, .. } = asked(plan, choices);
         (split, indivisible)

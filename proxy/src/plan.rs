@@ -19,12 +19,12 @@ pub(crate) struct Plan {
     pub tracestate: Option<String>,
     /// The field that gives the answer a form, if one does.
     pub guided: Option<&'static str>,
-    /// How often a prompt may go on elsewhere.
+    /// Most moves of a prompt to another worker.
     pub migration_limit: u32,
-    /// Whose turn it takes where requests wait.
+    /// Flow whose turn it takes in the queue.
     pub flow: FlowId,
     /// The session that it belongs to.
     pub session: Option<u64>,
-    /// Where and how soon it should run.
+    /// The request's wishes for its worker, and its priority.
     pub steering: Steering,
 }

@@ -1,16 +1,16 @@
-//! Which request is which.
+//! Routes of requests.
 
 use http::Method;
 use stator_api::openai::ApiError;
 
-/// What a request asks for.
+/// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
     /// Answer a conversation.
     Chat,
     /// Continue a text.
     Completion,
-    /// What this proxy speaks for no model at, and engines may that speak for themselves.
+    /// Path that this proxy serves for no model, and that engines may serve themselves.
     Engine(&'static str),
     /// All models.
     Models,

@@ -1,4 +1,4 @@
-//! How requests are placed, and how they wait: the flags of the placement core and its queue.
+//! Placement and waiting of requests: the flags of the placement core and its queue.
 
 use crate::absence::AbsenceArgs;
 use crate::splitting::SplitArgs;
@@ -14,30 +14,30 @@ use std::time::Duration;
 
 /// Sessions whose workers are remembered.
 const SESSIONS_MAX: usize = 1_000_000;
-/// How much a session's last worker is preferred where that is no more than a preference.
+/// Weight of a session's last worker in soft affinity.
 const SESSION_WEIGHT: f64 = 1.0;
 
-/// How requests are placed and how they wait.
+/// Placement and waiting of requests.
 #[derive(Args, Clone, Debug)]
 pub struct RouterArgs {
-    /// How requests are placed.
+    /// Placement of requests.
     #[command(flatten)]
     pub router: PlacementArgs,
 
-    /// When prompts are computed by workers of their own.
+    /// Disaggregation: prompts computed by workers of their own.
     #[command(flatten)]
     pub split: SplitArgs,
 
-    /// How requests wait.
+    /// Queue of each model.
     #[command(flatten)]
     pub queue: QueueArgs,
 
-    /// How requests wait for workers that are away.
+    /// Waits for absent workers.
     #[command(flatten)]
     pub absence: AbsenceArgs,
 }
 
-/// How requests are placed.
+/// Placement of requests.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Routing")]
 pub struct PlacementArgs {
@@ -122,14 +122,14 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub router_active_request_expiry_s: u64,
 
-    /// How long a worker is assumed to cache a prompt that was sent to it and that it has not reported
-    /// yet, in seconds; 0 counts reports alone.
+    /// Time for which a worker is assumed to cache a prompt that was sent to it and that it has not
+    /// reported yet, in seconds; 0 counts reports alone.
     #[arg(long, env = "STATOR_ROUTER_PREDICTED_TTL_S", default_value_t = 0, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub router_predicted_ttl_s: u64,
 
-    /// How long a worker that publishes no KV events, such as a server of the OpenAI API, is assumed
-    /// to cache a prompt that was sent to it, in seconds.
+    /// Time for which a worker without KV events, such as a server of the OpenAI API, is assumed to
+    /// cache a prompt that was sent to it, in seconds.
     #[arg(long, env = "STATOR_ROUTER_TTL_S", default_value_t = 120, value_name = "S",
           value_parser = clap::value_parser!(u64).range(2..=86_400))]
     pub router_ttl_s: u64,
@@ -153,7 +153,7 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub router_session_affinity_ttl_s: u64,
 
-    /// How strongly a session is bound to its worker.
+    /// Strength of the bond between a session and its worker.
     #[arg(
         long,
         env = "STATOR_ROUTER_SESSION_AFFINITY_MODE",
@@ -197,7 +197,7 @@ pub struct PlacementArgs {
     pub migration_limit: u32,
 }
 
-/// How a session is bound to its worker.
+/// Strength of the bond between a session and its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AffinityMode {
     /// The session goes to another worker only if its own is gone.
@@ -206,7 +206,7 @@ pub enum AffinityMode {
     Soft,
 }
 
-/// How requests wait when every worker is busy: where one of the thresholds above is set.
+/// Queue for requests when every worker is busy. Needs one of the thresholds above.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Queue")]
 pub struct QueueArgs {
@@ -260,7 +260,7 @@ pub struct QueueArgs {
     pub priority_max: u32,
 }
 
-/// Which client is next.
+/// Policy that chooses the next client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueFairness {
     /// The first request, whichever client sent it.
@@ -276,7 +276,7 @@ pub enum QueueFairness {
     Las,
 }
 
-/// Which request of a client is next.
+/// Policy that chooses a client's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueOrdering {
     /// The first.

@@ -30,7 +30,7 @@ const LAST_REQUEST: Duration = Duration::from_millis(500);
 /// proxy is there at once.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What answers the requests of a listener.
+/// Service that answers the requests of a listener.
 pub(crate) enum Serving {
     /// An API over a fleet of workers.
     Standalone(Box<Service>),

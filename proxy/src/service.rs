@@ -22,7 +22,7 @@ use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a request whose client left is counted as.
+/// Status under which a request is counted whose client left.
 const STATUS_GONE: u16 = 499;
 /// Bodies up to this size are prepared where they are read, in bytes; the prompts of larger ones
 /// take milliseconds to tokenize, which other requests need not wait for.
@@ -224,7 +224,7 @@ impl Service {
         written
     }
 
-    /// What only engines answer that speak for themselves.
+    /// Passes on a request to engines that speak for themselves.
     async fn engine(&self, exchange: &mut Exchange, path: &str) -> Result<(), Failure> {
         let unknown = || ApiError::unknown_route("POST", path);
         if !self.catalog.passes() {

@@ -1,4 +1,4 @@
-//! When prompts are computed by workers of their own: the flags of disaggregation.
+//! Flags of disaggregation: prompts computed by workers of their own.
 
 use clap::{Args, ValueEnum};
 use stator_placement::{InvalidWeights, Level, Nearness, Split, UncachedThreshold};
@@ -8,7 +8,7 @@ const UNCACHED_TOKENS: u32 = 2048;
 /// The share of the prompt that is enough of them.
 const UNCACHED_SHARE: f64 = 0.7;
 
-/// When prompts are computed by workers of their own.
+/// Disaggregation: prompts computed by workers of their own.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Disaggregation")]
 pub struct SplitArgs {
@@ -38,7 +38,7 @@ pub struct SplitArgs {
     pub router_split_within: Within,
 }
 
-/// When a prompt is computed by another worker than the one that answers.
+/// Policy for computing a prompt on another worker than the one that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SplitPolicy {
     /// If a split is predicted to be faster; as `uncached` before enough was seen to predict.
@@ -53,7 +53,7 @@ pub enum SplitPolicy {
     PrefillLoad,
 }
 
-/// How near to each other two workers must be.
+/// Greatest distance between two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Within {
     /// At any distance.
@@ -67,7 +67,7 @@ pub enum Within {
 }
 
 impl SplitArgs {
-    /// When to split; adds to `faults` what cannot be used.
+    /// The split policy; adds unusable flags to `faults`.
     pub(crate) fn split(&self, faults: &mut Vec<String>) -> Split {
         let needs = |flag: &str, policy: &str, given: bool| {
             given.then(|| format!("router-split-{flag}: needs router-split to be {policy}"))
@@ -105,7 +105,7 @@ impl SplitArgs {
         })
     }
 
-    /// How near the two workers of a request must be.
+    /// Greatest distance between the two workers of a request.
     pub(crate) fn nearness(&self) -> Nearness {
         match self.router_split_within {
             Within::Any => Nearness::ByCost,

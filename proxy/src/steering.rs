@@ -1,4 +1,4 @@
-//! What a request says of where and how soon it should run.
+//! A request's wishes for its worker, and its urgency.
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
 //! `priority` or `nvext.agent_hints.priority`. The two fields of the body are read only where its
@@ -25,27 +25,27 @@ const LABELS: &str = "x-stator-labels";
 const LABELS_MAX: usize = 16;
 /// Longest label, in bytes.
 const LABEL_MAX_BYTES: usize = 256;
-/// Where a body has its labels, in the words of error messages.
+/// Path of the labels in a body, in the words of error messages.
 const CONSTRAINTS: &str = "nvext.routing_constraints";
 
-/// What a request says of where and how soon it should run.
+/// A request's wishes for its worker, and its urgency.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Steering {
     /// Larger is sooner.
     pub priority: i32,
-    /// What it asks of the workers' labels.
+    /// Labels that it wants of its worker.
     pub needs: Option<Arc<Needs>>,
     /// The labels that they must have, as they were written.
     pub labels: Vec<String>,
-    /// How long it may wait for a worker.
+    /// Longest wait for a worker.
     pub ttl: Option<Duration>,
-    /// How soon its first token should come.
+    /// Objective for its TTFT.
     pub objective: Option<Duration>,
     /// The workers that it names.
     pub pins: Pins,
 }
 
-/// What its headers say, as they are written.
+/// The steering headers, as they are written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Said<'a> {
     labels: Option<&'a str>,
@@ -54,7 +54,7 @@ pub(crate) struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// What the headers of a request say.
+    /// Reads the headers of a request.
     pub(crate) fn of(exchange: &'a Exchange) -> Self {
         Self {
             labels: exchange.header(LABELS),
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(read(body, None).map(|steering| steering.priority), Ok(expected), "{body}");
     }
 
-    /// What is wanted of labels, in Dynamo's words.
+    /// Wanted labels, in Dynamo's words.
     fn needs(required: &[&str], preferred: &[(&str, f64)]) -> Option<Arc<Needs>> {
         let required = required.iter().map(|text| Label::new(text)).collect();
         let preferred = preferred.iter().map(|(text, weight)| (Label::new(text), *weight));

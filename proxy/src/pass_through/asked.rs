@@ -1,4 +1,4 @@
-//! What a request says that decides where it goes; and the request, as it goes on.
+//! A request's fields that decide where it goes; and the request, as it goes on.
 
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// A request for a model whose engines take requests as they came.
 pub(crate) struct Asked {
     pub pool: Arc<Pool>,
-    /// What goes on, but for the engine's own name of the model.
+    /// Head to send on, without the engine's own name of the model.
     head: RequestHeader,
     body: Bytes,
     /// Whether something was cut out that a client may not say.
@@ -133,7 +133,7 @@ impl Asked {
         }))
     }
 
-    /// What the pool is asked: which of its workers should have it, and how soon.
+    /// The request's entry in the pool's queue.
     pub(crate) fn entry(&self, excluded: &[WorkerRank]) -> QueueEntry<Prompt> {
         let Text { sequence, tokens, max_output_tokens } = &self.prompt;
         QueueEntry {

@@ -1,4 +1,4 @@
-//! Where an engine's API is, read from what its agent says.
+//! Address of an engine's API, read from its agent's record.
 
 use crate::upstream::target::Target;
 use http::{HeaderValue, Uri};
@@ -25,7 +25,7 @@ impl Origin {
         matches!(uri.path(), "" | "/").then_some(Self { target, tls })
     }
 
-    /// How requests to it name it.
+    /// The engine's address as a `Host` header.
     pub(crate) fn host(&self) -> Option<HeaderValue> {
         HeaderValue::try_from(self.target.to_string()).ok()
     }

@@ -1,4 +1,4 @@
-//! What other replicas said of workers before these were found here.
+//! Reports of other replicas on workers that this one has not found yet.
 
 use parking_lot::Mutex;
 use stator_protos::WorkerRank;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Blocks that are kept, 8 MiB; what comes beyond them is lost.
 const HASHES_MAX: usize = 1 << 20;
 
-/// How long they are: discovery finds a worker everywhere at about the same time.
+/// Lifetime of a report: discovery finds a worker everywhere at about the same time.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// Prompts that went to workers that are not known yet.

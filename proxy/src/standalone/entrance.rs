@@ -1,4 +1,4 @@
-//! How a request gets its place in a pool: at once, or after it has waited its turn.
+//! Entrance of a request to a pool: it gets a place at once, or after it has waited its turn.
 
 use super::place::Place;
 use super::pool::Pool;
@@ -10,7 +10,7 @@ use stator_queue::BandPlace;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What the placement of a request depends on; it waits with it.
+/// Inputs to the placement of a request; they wait with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prompt {
     /// Hashes of the prompt's complete blocks, in order.
@@ -23,7 +23,7 @@ pub(crate) struct Prompt {
     pub(crate) excluded: Vec<WorkerRank>,
     /// The session that it belongs to.
     pub(crate) session: Option<u64>,
-    /// What it asks of the workers' labels.
+    /// Labels that it wants of its worker.
     pub(crate) needs: Option<Arc<Needs>>,
     /// The worker that is to answer, if that must be this one.
     pub(crate) pinned: Option<WorkerRank>,
@@ -31,7 +31,7 @@ pub(crate) struct Prompt {
     pub(crate) prefill_pinned: Option<WorkerRank>,
     /// The LoRA adapter that it is for.
     pub(crate) adapter: Option<Adapter>,
-    /// When its prompt is computed by another worker, if not as the pool's settings say.
+    /// Split policy for this request, if it differs from the pool's.
     pub(crate) split: Option<Split>,
     /// Whether the worker that answers must compute the prompt too.
     pub(crate) indivisible: bool,

@@ -16,10 +16,10 @@ pub(crate) struct Place {
     pub(crate) pool: Arc<Pool>,
     pub(crate) decision: Decision,
     pub(crate) client: Arc<AgentClient>,
-    /// What reaches the worker that computes the prompt, where that is another.
+    /// Client of the worker that computes the prompt, if that is another.
     pub(crate) prefill: Option<Arc<AgentClient>>,
     pub(crate) kept: Option<Kept>,
-    /// Whom the answer counts for: priority of the band, and flow.
+    /// Payer of the answer: priority of the band, and flow.
     pub(crate) payer: Option<(i32, FlowId)>,
 }
 
@@ -73,17 +73,17 @@ impl Place {
         self.decision.worker
     }
 
-    /// What was decided.
+    /// The placement decision.
     pub(crate) fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// What reaches the worker.
+    /// Client of the worker's agent.
     pub(crate) fn client(&self) -> &AgentClient {
         &self.client
     }
 
-    /// Who is to compute the prompt, where it is not the worker itself: what its agent is told.
+    /// The prefill worker as described to this worker's agent, if another one computes the prompt.
     pub(crate) fn prefill_peer(&self) -> Option<PrefillPeer> {
         let (leg, client) = self.decision.prefill.as_ref().zip(self.prefill.as_ref())?;
         Some(PrefillPeer {

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a worker that lost a request gets no new ones, unless discovery or its connection say
-/// earlier what became of it.
+/// Time for which a worker that lost a request gets no new ones, unless discovery or its connection
+/// clear it earlier.
 pub(crate) const SUSPICION: Duration = Duration::from_secs(1);
 
 /// Target of the log lines that say why requests went where they did, a line for each candidate, at
@@ -39,9 +39,9 @@ pub(crate) struct Pool {
     record: ModelRecord,
     pub(crate) block_size: NonZeroU32,
     pub(crate) state: Mutex<State>,
-    /// What the workers hold, told and asked without the lock.
+    /// Blocks of the workers, updated and read without the lock.
     blocks: Arc<Blocks>,
-    /// Where requests wait that no worker can take yet.
+    /// Queue of requests that no worker can take yet.
     pub(crate) gate: Gate<Entrance>,
     /// Whether answers count for whose turn it is.
     pub(crate) charges_answers: bool,
@@ -51,18 +51,18 @@ pub(crate) struct Pool {
     linger: Duration,
     start: Instant,
     seed: AtomicU64,
-    /// Where other replicas are told what is sent from here.
+    /// Outbox for other replicas: it tells them the load and prompts sent from here.
     shared: OnceLock<Shared>,
-    /// What they said of workers that are not known here yet.
+    /// Their reports on workers that are not known here yet.
     early: Early,
     /// Changes of what is in flight from here, counted while that is shared.
     changes: AtomicU64,
 }
 
-/// How other replicas are told of a pool.
+/// A pool's link to other replicas.
 pub(crate) struct Shared {
     pub(crate) outbox: Outbox,
-    /// Which pool it is to them.
+    /// The pool's identity among replicas.
     pub(crate) id: PoolId,
     /// And which its sessions are, where these have workers: each is told as a prompt of one block.
     pub(crate) sessions: Option<PoolId>,
@@ -206,7 +206,7 @@ impl Pool {
         self.changed();
     }
 
-    /// What is in flight from here changed: other replicas are to be told.
+    /// Counts a change of the load from here, and wakes the sender to other replicas.
     pub(crate) fn changed(&self) {
         if let Some(shared) = self.shared.get() {
             self.changes.fetch_add(1, Ordering::AcqRel);
@@ -214,19 +214,19 @@ impl Pool {
         }
     }
 
-    /// How often it changed.
+    /// Changes of the load from here, counted while it is shared.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What is in flight from here, worker by worker.
+    /// The load in flight from here, worker by worker.
     pub(crate) fn booked(&self) -> Vec<(WorkerRank, PeerLoad)> {
         let (now, state) = (self.now(), self.state.lock());
         let workers = state.placement.fleet().workers().map(|state| state.worker.worker);
         workers.map(|worker| (worker, state.placement.booked(worker, now))).collect()
     }
 
-    /// What all other replicas together have in flight at these workers.
+    /// Sets the load that all other replicas together have in flight at these workers.
     pub(crate) fn set_others(&self, others: &[(WorkerRank, PeerLoad)]) {
         let mut state = self.state.lock();
         for (worker, load) in others {
@@ -320,7 +320,7 @@ impl Pool {
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 
-    /// What a worker reported that it holds, in no order.
+    /// Blocks that a worker reported, in no order.
     #[cfg(test)]
     pub(super) fn held(&self, worker: WorkerRank) -> Vec<(SequenceHash, Medium)> {
         let held = self.state.lock().placement.index().held_by(&[worker]);
@@ -329,7 +329,7 @@ impl Pool {
 
     /// Keeps what is known of the workers' blocks in order, for as long as it runs.
     pub(crate) async fn maintain(self: Arc<Self>) {
-        /// How often there may be something to do.
+        /// Time between two passes.
         const PAUSE: Duration = Duration::from_millis(250);
         let mut tick = tokio::time::interval(PAUSE);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -13,15 +13,15 @@ use std::time::Duration;
 pub(crate) struct PoolSettings {
     /// Placement of every model's requests; the block size is each model's own.
     pub(crate) placement: stator_placement::PlacementSettings,
-    /// How requests wait that no worker of their model can take yet.
+    /// Queue settings, for requests that no worker of their model can take yet.
     pub(crate) queue: stator_queue::CheckedSettings,
     /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
     /// and never longer than the queue's.
     pub(crate) worker_wait: Duration,
-    /// How long adapters stay known after the last worker that had them has left; 10 minutes by
-    /// default.
+    /// Time for which adapters stay known after the last worker that had them has left; 10 minutes
+    /// by default.
     pub(crate) adapter_linger: Duration,
-    /// Where the sequence of random choices starts.
+    /// Seed of the random choices.
     pub(crate) seed: u64,
 }
 

@@ -1,9 +1,9 @@
-//! What an agent's record says of its workers, in the words of placement.
+//! Workers' profiles, translated from their agents' records into the words of placement.
 
 use stator_placement::{Adapter, Label, Profile, Role, Topology};
 use stator_protos::discovery::{self, ProfileRecord};
 
-/// What placement is told of the workers of an agent.
+/// The placement profile of an agent's workers.
 pub(crate) fn profile(record: &ProfileRecord) -> Profile {
     Profile {
         role: role(record),

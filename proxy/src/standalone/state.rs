@@ -32,7 +32,7 @@ struct Member {
     suspected_until: Option<Instant>,
 }
 
-/// How many members do only a part of a request.
+/// Number of members that do only a part of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Parts {
     all: usize,
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// What reaches a worker.
+    /// Client of a worker's agent.
     pub(crate) fn client(&self, worker: WorkerRank) -> Option<&Arc<AgentClient>> {
         self.members.get(&worker).map(|member| &member.client)
     }

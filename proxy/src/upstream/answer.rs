@@ -16,7 +16,7 @@ pub(crate) struct Answer<'a> {
     pub way: &'static str,
     /// Work of another engine on this request, to be dropped with the answer.
     pub beside: Option<Beside<'a>>,
-    /// How much of the prompt was cached, where the engine that answers does not know.
+    /// The count of cached prompt tokens, if the engine that answers does not know it.
     pub cached: Option<CachedTokens>,
 }
 

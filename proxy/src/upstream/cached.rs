@@ -1,4 +1,4 @@
-//! How much of a prompt was cached, as the client is told: what the engine that computed it says.
+//! Cached tokens of a prompt, as the client sees them: the count of the engine that computed it.
 //! The engine that goes on from its KV would count all that was handed over.
 //!
 //! Source: llm-d's sidecar, which tells clients the same.
@@ -21,7 +21,7 @@ pub(crate) struct CachedTokens {
     held: BytesMut,
 }
 
-/// What follows a name.
+/// Result of looking behind a name.
 enum Found {
     /// A count in these bytes after the name's start, of which the first are to stay.
     Count { start: usize, end: usize },
@@ -75,13 +75,13 @@ impl CachedTokens {
         out.freeze()
     }
 
-    /// What is left at the answer's end.
+    /// The bytes left at the answer's end.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.held).freeze()
     }
 }
 
-/// What follows the name that `text` begins with.
+/// Reads on behind the name that `text` begins with.
 fn after_key(text: &[u8]) -> Found {
     let mut at = KEY.len();
     let space = |at: usize| text[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();

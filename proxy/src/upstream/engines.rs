@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// Longest wait for a connection and its handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an idle connection is kept: less than the 5 seconds of uvicorn, under which engines
-/// run, so that requests seldom meet a connection that is being closed.
+/// Time for which an idle connection is kept: less than the 5 seconds of uvicorn, under which
+/// engines run, so that requests seldom meet a connection that is being closed.
 const KEPT_FOR: Duration = Duration::from_secs(4);
 /// Idle connections that are kept at most, to all engines together.
 const KEPT_MAX: usize = 1024;
@@ -51,7 +51,7 @@ pub(crate) enum LegError {
     Connect {
         /// Its address.
         peer: String,
-        /// What happened.
+        /// The cause.
         cause: String,
     },
     /// It said nothing for too long.
@@ -67,7 +67,7 @@ pub(crate) enum LegError {
     Broken {
         /// Its address.
         peer: String,
-        /// What happened.
+        /// The cause.
         cause: String,
     },
     /// Its answer is longer than is kept.

@@ -27,7 +27,7 @@ pub(crate) struct Relay<'a> {
     pub cut: &'a Counter,
     /// Headers that every answer gets.
     pub stamp: &'a [(HeaderName, HeaderValue)],
-    /// When the request came.
+    /// Time at which the request came.
     pub started: Instant,
 }
 

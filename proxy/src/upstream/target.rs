@@ -13,7 +13,7 @@ pub(crate) struct Target {
     pub port: u16,
 }
 
-/// What is no `host:port`.
+/// Text that is no `host:port`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not HOST:PORT")]
 pub(crate) struct NoTarget(String);
