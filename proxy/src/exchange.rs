@@ -138,7 +138,7 @@ impl Exchange {
         self.header(TRACEPARENT)
     }
 
-    /// The `tracestate` that goes with it.
+    /// The client's `tracestate` to pass on beside `traceparent`.
     pub(crate) fn tracestate(&self) -> Option<&str> {
         self.header(TRACESTATE)
     }

@@ -2,8 +2,8 @@
 //! endpoint picker in front of the proxy, or a test.
 //!
 //! A worker is named as answers name theirs, by 16 hexadecimal digits, or by NVIDIA Dynamo's
-//! headers, in decimal. Who is named takes the request, or nobody does; only who is to compute the
-//! prompt of a request that one worker must do alone has no part in it.
+//! headers, in decimal. No other worker gets the request then. A worker
+//! named for prefill is ignored if one worker must do the request alone.
 
 use crate::exchange::Exchange;
 use stator_api::openai::ApiError;
@@ -13,7 +13,7 @@ use stator_protos::{WorkerId, WorkerRank};
 /// Headers of Dynamo that name the worker that answers, and its rank.
 const WORKER: [&str; 2] = ["x-dynamo-worker-instance-id", "x-worker-instance-id"];
 const RANK: [&str; 3] = ["x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank"];
-/// The same of the worker that computes the prompt.
+/// Headers of Dynamo that name the worker that computes the prompt, and its rank.
 const PREFILL: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-prefill-instance-id"];
 const PREFILL_RANK: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
 

@@ -22,7 +22,7 @@ use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Status under which a request is counted whose client left.
+/// Status that counts a request whose client left.
 const STATUS_GONE: u16 = 499;
 /// Bodies up to this size are prepared where they are read, in bytes; the prompts of larger ones
 /// take milliseconds to tokenize, which other requests need not wait for.

@@ -23,7 +23,7 @@ use values::duration;
 /// Flags of `stator epp`.
 #[derive(Args, Clone, Debug)]
 pub struct EppArgs {
-    /// Pools that it picks for.
+    /// Pools that the picker serves.
     #[command(flatten)]
     pub pools: PoolArgs,
     /// Ports.
@@ -55,7 +55,7 @@ pub struct EppArgs {
     pub compat: CompatArgs,
 }
 
-/// Pools that it picks for.
+/// Pools that the picker serves.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Pools")]
 pub struct PoolArgs {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 pub(crate) struct LookupCounts {
     /// Names that were looked up.
     pub found: Counter,
-    /// Those that had got another address.
+    /// Names whose address had changed.
     pub changed: Counter,
     /// Names that could not be looked up.
     pub failed: Counter,

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::{Instrument, Span};
 
-/// Status under which a request is counted whose client left.
+/// Status that counts a request whose client left.
 const STATUS_GONE: u16 = 499;
 /// This proxy's own path; all others are the engine's.
 const HEALTH: &str = "/healthz";

@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) outbox: Outbox,
     /// The pool's identity among replicas.
     pub(crate) id: PoolId,
-    /// And which its sessions are, where these have workers: each is told as a prompt of one block.
+    /// Identity of its sessions, if these have workers: each is sent as a prompt of one block.
     pub(crate) sessions: Option<PoolId>,
 }
 
