@@ -126,13 +126,6 @@ async fn serve_fleet(
         Some(peers) => Some(Seat::take(peers, "stator_proxy", &registry).await?),
         None => None,
     };
-    let pools = PoolSettings {
-        placement: settings.placement.clone(),
-        queue: settings.queue.clone(),
-        worker_wait: settings.absence.worker_wait,
-        adapter_linger: settings.absence.model_linger,
-        seed: rand::random(),
-    };
     let fleet = FleetSettings {
         model_linger: settings.absence.model_linger,
         client: ClientSettings {
@@ -142,7 +135,8 @@ async fn serve_fleet(
         },
         ..FleetSettings::new(settings.discovery.clone())
     };
-    let (_fleet, events) = Fleet::start(fleet, fleet_metrics, ModelPools::new(pools, seat));
+    let (_fleet, events) =
+        Fleet::start(fleet, fleet_metrics, ModelPools::new(pool_settings(&settings), seat));
     let following = tokio::spawn({
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
         let first = settings.first_model.clone();
@@ -167,6 +161,17 @@ async fn serve_fleet(
     following.abort();
     keys.abort();
     Ok(())
+}
+
+/// The pool of each model, as the proxy's settings want it.
+fn pool_settings(settings: &ProxySettings) -> PoolSettings {
+    PoolSettings {
+        placement: settings.placement.clone(),
+        queue: settings.queue.clone(),
+        worker_wait: settings.absence.worker_wait,
+        adapter_linger: settings.absence.model_linger,
+        seed: rand::random(),
+    }
 }
 
 /// The door that clients of all `listeners` go through; a process whose door is full is not ready.

@@ -3,19 +3,19 @@
 use stator_tidy::{circles, rooms, sizes, source, words};
 use std::collections::BTreeMap;
 
-/// Lines of a file and of a function. The aim for functions is 70.
+/// Lines of a file and of a function.
 const FILE_LINES_MAX: usize = 500;
-const FUNCTION_LINES_MAX: usize = 92;
+const FUNCTION_LINES_MAX: usize = 70;
 /// Parameters of a function, `self` not among them.
 const PARAMETERS_MAX: usize = 6;
 /// Functions with a tuple that hides parameters. The aim is none.
-const TUPLE_PARAMETERS_MAX: usize = 48;
-/// Circles of files. The aim is 5.
-const CIRCLES_MAX: usize = 51;
-/// Share of visible types whose name three or more have, in percent. The aim is 12.
-const SHARED_NAMES_MAX_PERCENT: usize = 24;
+const TUPLE_PARAMETERS_MAX: usize = 8;
+/// Files that need one another, directly or through others. The aim is 15, in 5 circles.
+const CIRCLE_FILES_MAX: usize = 295;
+/// Share of visible types whose name three or more have, in percent.
+const SHARED_NAMES_MAX_PERCENT: usize = 7;
 /// Share of doc comments that begin with a word that stands for a noun, in percent. The aim is 2.
-const HEADLESS_DOCS_MAX_PERCENT: usize = 15;
+const HEADLESS_DOCS_MAX_PERCENT: usize = 3;
 /// Files that a new sampling parameter touches, the protobuf file among them. Measured by one that is
 /// a plain number, and known to every engine.
 const SAMPLING_FILES_MAX: usize = 6;
@@ -101,7 +101,12 @@ fn parameters_do_not_hide_in_tuples() {
 fn few_files_need_one_another() {
     let files = source::production();
     let circles = circles::circles(&files);
-    assert!(circles.len() <= CIRCLES_MAX, "{} circles: {circles:#?}", circles.len());
+    let involved: usize = circles.iter().map(Vec::len).sum();
+    assert!(
+        involved <= CIRCLE_FILES_MAX,
+        "{involved} files in {} circles: {circles:#?}",
+        circles.len()
+    );
 }
 
 #[test]

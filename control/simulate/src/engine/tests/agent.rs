@@ -2,11 +2,11 @@
 //! speed and once for tokens.
 
 use super::*;
+use stator_protos::worker::Sampling;
 use stator_worker_agent::engine::options::{EngineOptions, ModelInfo};
 use stator_worker_agent::engine::sim::{SimEngine, SimOptions};
 use stator_worker_agent::engine::{self, Engine as _, RequestKey, Step};
 use std::sync::Arc;
-use stator_protos::worker::Sampling;
 
 /// Tokens are below this; above all that [`tokens`] makes.
 const VOCAB_SIZE: u32 = 1 << 20;
