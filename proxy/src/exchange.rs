@@ -18,6 +18,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use stator_api::openai::error::ApiError;
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
+use stator_runtime::trace::Stages;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -56,6 +57,8 @@ pub(crate) struct Exchange {
     admission: Option<Admission>,
     /// Deadline for the whole body.
     body_due: Option<Instant>,
+    /// The request's spans, if it is followed.
+    trace: Stages,
 }
 
 impl Exchange {
@@ -72,7 +75,18 @@ impl Exchange {
             client,
             admission: None,
             body_due: None,
+            trace: Stages::default(),
         }
+    }
+
+    /// Follows the request with these spans until it ends.
+    pub(crate) fn follow(&mut self, trace: Stages) {
+        self.trace = trace;
+    }
+
+    /// The request's spans.
+    pub(crate) fn trace(&self) -> &Stages {
+        &self.trace
     }
 
     /// Answers a head that is no request, and closes the connection once the client knows.

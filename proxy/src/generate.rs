@@ -5,11 +5,13 @@ use crate::metrics::Metrics;
 use crate::placing::{self, RETRY_AFTER};
 use crate::plan::Plan;
 use crate::standalone::{Place, Pool};
+use crate::trace;
 use http::StatusCode;
 use stator_api::openai::ApiError;
 use stator_fleet::{StreamError, TokenStream};
 use stator_protos::WorkerRank;
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Submit};
+use stator_runtime::trace::Stages;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,6 +32,8 @@ struct Placer {
     pool: Arc<Pool>,
     metrics: Metrics,
     plan: Plan,
+    /// The request's spans.
+    trace: Stages,
 }
 
 /// The first event of a request's legs.
@@ -52,6 +56,8 @@ struct Leg {
     place: Place,
     stream: TokenStream,
     prefilled: bool,
+    /// Spans of its work on this worker.
+    trace: Stages,
     /// Blocks of the answer that were counted as load.
     blocks: usize,
 }
@@ -74,11 +80,15 @@ impl Generation {
     /// # Cancel safety
     ///
     /// Dropping the future gives up everything.
-    pub(crate) async fn start(metrics: Metrics, job: &Job) -> Result<Self, ApiError> {
+    pub(crate) async fn start(
+        metrics: Metrics,
+        job: &Job,
+        trace: &Stages,
+    ) -> Result<Self, ApiError> {
         let (pool, plan) = (job.served.pool.clone(), job.plan.clone());
         let choices = plan.choices;
         let mut generation = Self {
-            placer: Arc::new(Placer { pool, metrics, plan }),
+            placer: Arc::new(Placer { pool, metrics, plan, trace: trace.clone() }),
             legs: Vec::with_capacity(job.prompts.len()),
             placing: JoinSet::new(),
             outputs: Vec::new(),
@@ -177,6 +187,7 @@ impl Generation {
         let took = self.outputs.iter().map(|output| output.transfer_us).find(|us| *us > 0);
         let took = took.map(|us| Duration::from_micros(us.into()));
         if !std::mem::replace(&mut leg.prefilled, true) {
+            leg.trace.enter("decode");
             match self.outputs.iter().any(|output| output.prefill_failed) {
                 false => leg.place.prefill_done(took),
                 true => leg.place.prefill_failed(),
@@ -233,7 +244,8 @@ impl Generation {
     fn migrate(&mut self, at: usize, loss: Loss<'_>) -> Result<(), ApiError> {
         let leg = self.legs.swap_remove(at);
         let Loss { worker: lost, why, had_taken } = loss;
-        let Placer { pool, metrics, plan } = &*self.placer;
+        let Placer { pool, metrics, plan, .. } = &*self.placer;
+        leg.trace.fail(why);
         pool.suspect(lost);
         // The limit keeps a request that kills workers from killing all. One that was never taken
         // kills none, and tries as often as the timeouts of tokens allow: a suspect worker gets
@@ -283,8 +295,11 @@ impl Placer {
         let resumed = choices.first().map_or(&[][..], |choice| &choice.generated);
         let tokens: Vec<u32> = prompt.iter().chain(resumed).copied().collect();
         let mut entry = placing::entry(&self.plan, &tokens, self.pool.block_size(), choices.len());
-        entry.payload.excluded = excluded;
         entry.deadline = self.plan.steering.ttl.map(|ttl| self.pool.deadline(ttl));
+        let trace = trace::work(&self.trace, excluded.first().copied());
+        trace.enter("queue");
+        entry.payload.explain = trace.is_sampled();
+        entry.payload.excluded = excluded;
         let admitted = self.pool.admit(entry).await;
         let Plan { steering, adapter, .. } = &self.plan;
         let unplaced = |error| {
@@ -294,14 +309,20 @@ impl Placer {
         let admitted = admitted.map_err(unplaced)?;
         self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
         let place = admitted.place;
+        trace::picked(&trace, &place);
         placing::count(&self.metrics, &self.plan, &place, choices.len());
+        let mut submit = placing::submission(&self.plan, &place);
+        if let Some((traceparent, tracestate)) = trace.headers() {
+            (submit.traceparent, submit.tracestate) = (traceparent, tracestate.unwrap_or_default());
+        }
         let stream = place.client().submit(Submit {
             token_ids: tokens,
             resumed_tokens: resumed.len() as u32,
             choices: choices.len() as u32,
             first_choice,
-            ..placing::submission(&self.plan, &place)
+            ..submit
         });
+        trace.enter("prefill");
         // What was resumed is part of the prompt that was booked.
         let blocks = resumed.len() / self.pool.block_size().get() as usize;
         Ok(Leg {
@@ -313,6 +334,7 @@ impl Placer {
             place,
             stream,
             prefilled: false,
+            trace,
             blocks,
         })
     }

@@ -42,11 +42,15 @@ pub(crate) fn prepare(
     settings: &ProxySettings,
 ) -> Result<Job, ApiError> {
     let exchange = client.exchange;
+    let trace = exchange.trace();
     let GenerateRequest { model, input, prompt_field, mut options } = openai::read(api, body)?;
     let served = catalog.find(&model)?;
+    trace.enter("tokenize");
     let prompts = tokens(&served.model, &input)?;
+    trace.leave();
     let echo = echoes(&served.model, &input);
     let model_name = model.into_owned();
+    trace.set("gen_ai.request.model", model_name.clone());
     options.open = options.open.or(served.model.sampling_defaults());
     let record = served.pool.record();
     check_prompts(record, prompt_field, &prompts)?;

@@ -38,6 +38,7 @@ mod space;
 mod splitting;
 mod standalone;
 mod steering;
+mod trace;
 mod upstream;
 mod wire;
 

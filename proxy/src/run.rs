@@ -8,7 +8,7 @@ use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use http::StatusCode;
-use stator_api::delta::Identity;
+use stator_api::delta::{Identity, Usage};
 use stator_api::openai::response::{DONE, EventWriter, UsageMode, push_error_event, push_response};
 use stator_api::openai::{ApiError, TextApi};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -75,6 +75,7 @@ impl<'a> Run<'a> {
             let open = match self.advance(exchange).await {
                 Ok(open) => open,
                 Err(Failure::Error(error)) if begun => {
+                    exchange.trace().fail(&error.message);
                     push_error_event(&mut events, &error);
                     events.extend_from_slice(DONE);
                     exchange.stream(events.into(), true).await?;
@@ -153,6 +154,11 @@ impl<'a> Run<'a> {
             self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
         }
         Ok(self.answer.open())
+    }
+
+    /// Tokens of the request so far.
+    pub(crate) fn usage(&self) -> Usage {
+        self.answer.usage()
     }
 
     /// Counts the request's tokens and times.

@@ -15,6 +15,7 @@ use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
 use crate::space::{Account, Client};
+use crate::trace;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_api::openai::{ApiError, TextApi, openapi};
@@ -117,6 +118,7 @@ impl Service {
             Ok(()) => exchange.status().map_or(STATUS_GONE, |status| status.as_u16()),
             Err(Failure::Gone) => STATUS_GONE,
             Err(Failure::Error(error)) => {
+                exchange.trace().fail(&error.message);
                 exchange.fail(&error).await;
                 error.status.as_u16()
             }
@@ -199,18 +201,23 @@ impl Service {
         let account = self.authorize(exchange)?;
         self.admit(exchange)?;
         let started = Instant::now();
+        exchange.follow(trace::request(exchange, api));
+        exchange.trace().enter("receive");
         let body = self.read(exchange).await?;
+        exchange.trace().enter("parse");
         let client = Client { exchange, account };
         if let Some(asked) = self.passed(client, &body)? {
+            exchange.trace().leave();
             // In place it would take 11 KB of every stream.
             return Box::pin(self.pass_through.answer(exchange, &asked, started)).await;
         }
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
+        let trace = exchange.trace().clone();
         let placing = Instant::now();
         let generation = tokio::select! {
             biased;
-            generation = Generation::start(self.metrics.clone(), &job) => generation?,
+            generation = Generation::start(self.metrics.clone(), &job, &trace) => generation?,
             // It gives up its turn, where it waits for one.
             gone = exchange.gone() => return Err(gone.into()),
         };
@@ -221,6 +228,7 @@ impl Service {
             false => run.whole(exchange, api).await,
         };
         run.record();
+        trace::answered(exchange.trace(), run.usage());
         written
     }
 

@@ -28,4 +28,5 @@ mod suite;
 mod support;
 mod tenants;
 mod testbed;
+mod traces;
 mod vllm;

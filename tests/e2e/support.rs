@@ -18,7 +18,11 @@ pub(crate) struct Up {
 pub(crate) async fn up(flags: &[&str]) -> Up {
     let mut args = vec!["up", "--http-port=0"];
     args.extend(flags);
-    let mut process = Process::start(&args);
+    up_with(Process::start(&args)).await
+}
+
+/// Waits until a started `stator up` serves.
+pub(crate) async fn up_with(mut process: Process) -> Up {
     let client = Client::new(ready(&mut process).await);
     Up { process, client }
 }

@@ -29,6 +29,7 @@ mod planes;
 mod registered;
 mod service;
 mod stock;
+mod trace;
 mod translate;
 mod worker;
 mod workers;

@@ -19,12 +19,13 @@ use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::operations::Order;
 use crate::outbox::Outbox;
-use crate::translate;
+use crate::{trace, translate};
 use handing::Handing;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
+use stator_runtime::trace::Stages;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,6 +101,10 @@ struct Live {
     choices_left: u32,
     /// Outcome of its prompt at a prefill worker, reported with its next output.
     prefilled: transfer::PromptOutcome,
+    /// Spans of the request on this worker.
+    trace: Stages,
+    /// Whether the first token came.
+    has_begun: bool,
     _ticket: Ticket,
 }
 
@@ -206,7 +211,12 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, request_id, extras, outbox, ticket } = submission;
+        let Submission { request, request_id, mut extras, outbox, ticket } = submission;
+        let trace = trace::request("worker.generate", &request, &extras);
+        if let Some((traceparent, tracestate)) = trace.headers() {
+            // Another worker that computes the prompt does so on behalf of this one.
+            (extras.traceparent, extras.tracestate) = (traceparent, tracestate.unwrap_or_default());
+        }
         let key = request.key;
         let live = Live {
             request_id,
@@ -214,6 +224,8 @@ impl Driver {
             first_choice: request.first_choice,
             choices_left: request.choices,
             prefilled: transfer::PromptOutcome::default(),
+            trace,
+            has_begun: false,
             _ticket: ticket,
         };
         let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));
@@ -239,6 +251,7 @@ impl Driver {
 
     fn run_request(&mut self, request: Request) {
         let key = request.key;
+        self.enter(key, "prefill");
         match self.guarded(|engine| engine.submit(request)) {
             Some(Ok(())) => {}
             Some(Err(refusal)) => {
@@ -247,6 +260,13 @@ impl Driver {
             }
             // The engine had failed before; otherwise its failure has ended this request too.
             None => self.fail(key, ErrorKind::Internal, "the engine has failed".into()),
+        }
+    }
+
+    /// Begins a stage of a request in its trace.
+    fn enter(&self, key: RequestKey, stage: &'static str) {
+        if let Some(live) = self.live.get(&key) {
+            live.trace.enter(stage);
         }
     }
 
@@ -265,6 +285,7 @@ impl Driver {
     /// Ends a request with an error; nothing if it has ended already.
     fn fail(&mut self, key: RequestKey, kind: ErrorKind, message: String) {
         if let Some(live) = self.live.get(&key) {
+            live.trace.fail(&message);
             let end = translate::failure(live.request_id, live.first_choice, kind, message);
             self.end(key, end, kind.into());
         }
@@ -331,6 +352,11 @@ impl Driver {
         let Some(live) = self.live.get_mut(&key) else { return self.prompt_done(&output) };
         let Some(stream) = self.streams.get_mut(&live.stream) else { return };
         stream.touch(&mut self.touched, live.stream);
+        if !live.has_begun && !output.tokens.is_empty() {
+            live.has_begun = true;
+            live.trace.enter("decode");
+            live.trace.event("first token", Vec::new());
+        }
         if let Some(finish) = &output.finish {
             self.metrics.prompt_tokens.inc_by(finish.prompt_tokens.into());
             self.metrics.cached_tokens.inc_by(finish.cached_tokens.into());

@@ -35,6 +35,8 @@ pub(crate) struct Prompt {
     pub(crate) split: Option<Split>,
     /// Whether the worker that answers must compute the prompt too.
     pub(crate) indivisible: bool,
+    /// Whether the decision lists its candidates.
+    pub(crate) explain: bool,
     /// Whether the last attempt to place it found no worker that could ever take it; set by the
     /// pool.
     pub(crate) lacks_workers: bool,
@@ -54,6 +56,7 @@ impl Prompt {
             adapter: self.adapter,
             split: self.split,
             indivisible: self.indivisible,
+            explain: self.explain,
             ..PlacementRequest::default()
         }
     }

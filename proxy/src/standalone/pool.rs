@@ -163,7 +163,8 @@ impl Pool {
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let found = self.blocks.look_up(request.sequence);
         let sequence = request.sequence;
-        let explain = tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG);
+        let logged = tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG);
+        let explain = logged || request.explain;
         let request = PlacementRequest { overlaps: Some(&found), explain, ..*request };
         let mut state = self.state.lock();
         let decision = state.placement.pick(&request, self.now(), seed)?;
@@ -176,7 +177,7 @@ impl Pool {
         let prefill = prefill.and_then(|leg| state.client(leg.worker).cloned());
         let kept = if prefill.is_none() { state.kept(decision.split) } else { None };
         drop(state);
-        if explain {
+        if logged {
             explained(&self.record.name, &decision);
         }
         self.blocks.sent(&decision, sequence);

@@ -2,15 +2,15 @@
 
 use crate::engine::Request;
 use crate::extras::Extras;
+use crate::trace;
 use stator_dialect::Trace;
-use stator_runtime::trace::{self, parent_from, traceparent_of, tracestate_of};
-use tracing::Span;
+use stator_runtime::trace::{Stages, parent_from};
 
 /// A request's span, from its beginning until this is dropped.
 #[derive(Debug)]
 pub(super) struct Traced {
-    span: Span,
-    /// Trace context of the request, if it is valid.
+    stages: Stages,
+    /// The trace context that came with the request, where it is valid.
     given: Option<Trace>,
 }
 
@@ -18,30 +18,17 @@ impl Traced {
     /// Begins the span, a child of the one that came with the request. Costs next to nothing where
     /// traces are off.
     pub(super) fn begin(name: &'static str, request: &Request, extras: &Extras) -> Self {
-        let Extras { client_request_id, traceparent, tracestate, .. } = extras;
+        let Extras { traceparent, tracestate, .. } = extras;
         let state = Some(tracestate).filter(|state| !state.is_empty());
         let parent = parent_from(traceparent, state.map(String::as_str));
-        let trace = || Trace { parent: traceparent.clone(), state: state.cloned() };
-        let given = parent.as_ref().map(|_| trace());
-        let span = tracing::info_span!(
-            target: trace::TARGET,
-            "worker",
-            otel.name = name,
-            otel.kind = "server",
-            request_id = client_request_id,
-            prompt_tokens = request.tokens.len(),
-            choices = request.choices,
-        );
-        if let Some(parent) = parent {
-            parent.adopt(&span);
-        }
-        Self { span, given }
+        let given = parent.map(|_| Trace { parent: traceparent.clone(), state: state.cloned() });
+        Self { stages: trace::request(name, request, extras), given }
     }
 
-    /// Trace context for the engine: our own span where traces are kept, else the request's.
+    /// The trace context for an engine: the span here where traces are kept, else what came.
     pub(super) fn told(&self) -> Option<Trace> {
-        match traceparent_of(&self.span) {
-            Some(parent) => Some(Trace { parent, state: tracestate_of(&self.span) }),
+        match self.stages.headers() {
+            Some((parent, state)) => Some(Trace { parent, state }),
             None => self.given.clone(),
         }
     }

@@ -6,10 +6,12 @@ use crate::engine::{Output, Request, RequestKey, Rest};
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
 use crate::metrics::Outcome;
+use crate::trace;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use stator_protos::worker::ErrorKind;
+use stator_runtime::trace::Stages;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -47,6 +49,8 @@ struct Computed {
     handle: u64,
     answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
     ticket: Ticket,
+    /// Spans of the prompt, which end with it.
+    _trace: Stages,
 }
 
 #[derive(Debug)]
@@ -88,9 +92,12 @@ impl Driver {
     pub(super) fn prefill(&mut self, order: Prefill) {
         let Prefill { request, extras, handover, answer, ticket } = order;
         let key = request.key;
+        let trace = trace::request("worker.prefill", &request, &extras);
         match self.begin_prompt(request, &extras, handover.as_deref()) {
             Ok(handle) => {
-                self.handing.computed.insert(key, Computed { handle, answer, ticket });
+                self.handing
+                    .computed
+                    .insert(key, Computed { handle, answer, ticket, _trace: trace });
             }
             Err(refused) => {
                 self.metrics.ended(refused.0.into());
@@ -136,7 +143,8 @@ impl Driver {
     /// Tells who asked for a prompt that it is computed, where this ends it.
     pub(super) fn prompt_done(&mut self, output: &Output) {
         let Some(finish) = &output.finish else { return };
-        let Some(Computed { handle, answer, ticket }) = self.handing.computed.remove(&output.key)
+        let Some(Computed { handle, answer, ticket, .. }) =
+            self.handing.computed.remove(&output.key)
         else {
             return;
         };

@@ -232,6 +232,7 @@ impl Driver {
             trust: self.transfers.pairing.trust.clone(),
             metrics: self.transfers.pairing.metrics.clone(),
         };
+        self.enter(key, "transfer");
         let timeout = self.transfers.pairing.timeout;
         let task = self.transfers.tasks.spawn(async move { (key, job.within(timeout).await) });
         self.transfers.waiting.insert(key, Waiting { request, blocks, task });

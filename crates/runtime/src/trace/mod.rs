@@ -9,12 +9,15 @@
 mod context;
 mod export;
 mod settings;
+mod stages;
 #[cfg(test)]
 mod tests;
 
 pub use context::{Parent, parent_from, traceparent_of, tracestate_of};
 pub(crate) use settings::TraceSettings;
+pub use stages::Stages;
 
+pub use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;

@@ -1,6 +1,8 @@
 //! Spans on their way to a real OTLP receiver.
 
-use super::{TARGET, TraceSettings, Traces, parent_from, start, traceparent_of, tracestate_of};
+use super::{
+    Stages, TARGET, TraceSettings, Traces, parent_from, start, traceparent_of, tracestate_of,
+};
 use crate::log::{Format, LogArgs, subscriber};
 use crate::tls::Listener;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server as server;
@@ -203,4 +205,57 @@ fn an_endpoint_that_is_none_is_refused() {
     let started = start(Some(settings));
     let error = started.err().unwrap().to_string();
     assert!(error.starts_with("cannot send traces to \"http://not an endpoint\": "), "{error}");
+}
+
+/// The spans that a request with this `traceparent` leaves, and what it hands on.
+fn staged(flags: &str) -> (Vec<Span>, Option<String>) {
+    let collector = Collector::start();
+    let mut handed_on = None;
+    let traces = run(Some(collector.settings()), || {
+        let request = tracing::info_span!(target: TARGET, "request");
+        let parent = format!("00-{TRACE}-{SPAN}-{flags}");
+        let stages = Stages::begin(request, || parent_from(&parent, None));
+        stages.enter("parse");
+        stages.enter("queue");
+        let work = stages.part("generate");
+        work.enter("decode");
+        work.event("first token", Vec::new());
+        handed_on = stages.headers().map(|(parent, _)| parent);
+    });
+    drop(traces);
+    (spans(collector.requests()), handed_on)
+}
+
+#[test]
+fn stages_follow_each_other_under_their_request() {
+    let (spans, _) = staged("01");
+    let request = named(&spans, "request");
+    assert_eq!(hex(&request.parent_span_id), SPAN);
+    let (parse, queue) = (named(&spans, "parse"), named(&spans, "queue"));
+    let generate = named(&spans, "generate");
+    for child in [parse, queue, generate] {
+        assert_eq!(child.parent_span_id, request.span_id, "{}", child.name);
+    }
+    assert!(parse.end_time_unix_nano <= queue.start_time_unix_nano);
+    let decode = named(&spans, "decode");
+    assert_eq!(decode.parent_span_id, generate.span_id);
+    assert_eq!(decode.events[0].name, "first token");
+}
+
+#[test]
+fn a_request_that_is_not_sampled_leaves_no_span_and_says_so_to_others() {
+    let (spans, handed_on) = staged("00");
+    assert!(spans.is_empty(), "{spans:?}");
+    let handed_on = handed_on.expect("other processes learn it");
+    assert!(handed_on.starts_with(&format!("00-{TRACE}-")) && handed_on.ends_with("-00"));
+}
+
+#[test]
+fn without_a_collector_nothing_is_followed() {
+    let traces = run(None, || {
+        let stages = Stages::begin(tracing::info_span!(target: TARGET, "request"), || None);
+        stages.enter("parse");
+        assert!(!stages.is_sampled() && stages.headers().is_none());
+    });
+    drop(traces);
 }
