@@ -9,9 +9,9 @@
 //! is the picker's name.
 
 use crate::exchange::Exchange;
-use crate::standalone::Place;
 use stator_api::delta::Usage;
 use stator_api::openai::TextApi;
+use stator_placement::Decision;
 use stator_protos::WorkerRank;
 use stator_runtime::trace::{self, KeyValue, Stages, TARGET};
 
@@ -42,11 +42,10 @@ pub(crate) fn work(request: &Stages, lost: Option<WorkerRank>) -> Stages {
 
 /// Notes the worker that was picked, why, and the cost of each candidate. The pick is an event
 /// of `queue`: the queue tries it until a worker has room, and only the one that succeeds is seen.
-pub(crate) fn picked(work: &Stages, place: &Place) {
+pub(crate) fn picked(work: &Stages, decision: &Decision) {
     if !work.is_sampled() {
         return;
     }
-    let decision = place.decision();
     work.set("stator.worker", decision.worker.to_string());
     if let Some(prefill) = &decision.prefill {
         work.set("stator.prefill_worker", prefill.worker.to_string());
