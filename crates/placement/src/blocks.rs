@@ -93,7 +93,7 @@ impl Blocks {
     }
 
     /// Looks up the overlap of a prompt with each worker, to be passed on as
-    /// [`crate::Request::overlaps`].
+    /// [`crate::PlacementRequest::overlaps`].
     pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
         let mut overlaps = OVERLAPS.take();
         self.index.overlap(sequence, &mut overlaps);
