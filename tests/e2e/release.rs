@@ -33,7 +33,7 @@ async fn whatever_is_released_starts_where_nothing_else_is() {
 /// Starts `stator proxy` with this command; it is alive. `stator up` needs a `/proc`, which a
 /// container has and a changed root has not.
 async fn listens(mut stator: process::Command) {
-    stator.args(["proxy", "--http-port=0", "--discovery=/tmp/agents"]);
+    stator.args(["proxy", "--http-port=0", "--discovery=file:///tmp/agents"]);
     let mut process = Process::run(stator);
     let listening = process.event("listening").await;
     let address = listening["address"].as_str().unwrap().parse().unwrap();
