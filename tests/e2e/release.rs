@@ -1,5 +1,5 @@
-//! What a release hands out, installed into an empty place: the tarball, the wheel and the container
-//! image each start a `stator` that answers.
+//! Releases, installed into an empty place: tarball, wheel and container image each start a `stator`
+//! that answers.
 
 use crate::support::{chat, ready};
 use serde_json::Value;

@@ -12,8 +12,8 @@ pub struct SourceFile {
     pub folder: String,
     /// Its module within the crate, for example `["engine", "cpu"]`; the crate's root is empty.
     pub module: Vec<String>,
-    /// Its lines.
-    pub lines: usize,
+    /// Its text, with that of tests in it.
+    pub text: String,
     /// Its items, without those that only tests compile.
     pub items: Vec<Item>,
 }
@@ -46,8 +46,8 @@ pub fn production() -> Vec<SourceFile> {
                 path: format!("{folder}/src/{}", within.display()),
                 folder: folder.clone(),
                 module,
-                lines: text.lines().count(),
                 items: parsed.items.into_iter().filter(|item| !is_for_tests(item)).collect(),
+                text,
             });
         }
     }

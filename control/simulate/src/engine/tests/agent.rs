@@ -37,7 +37,7 @@ trait Driven {
     /// Starts to compute if there is anything to do and nothing under way.
     fn start(&mut self, now: Ps);
     fn ends(&self) -> Option<Ps>;
-    /// What the step that ends now brought.
+    /// Outputs of the step that ends now.
     fn finish(&mut self) -> Vec<EngineOutput>;
     fn load(&self) -> Load;
 }
@@ -174,7 +174,8 @@ fn key(output: &EngineOutput) -> (u32, Option<u32>) {
 }
 
 proptest! {
-    /// The same outputs at the same times with the same load, whatever is reused or preempted.
+    /// Both engines give equal outputs at equal times with equal load, however much is reused or
+    /// preempted.
     #[test]
     fn the_agents_engine_obeys_the_same_law(requests in asked(), total in 20_u32..80) {
         let limits = limits(total);
