@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_api::openai::{ApiError, TextApi, openapi};
 use stator_runtime::admin::Readiness;
+use stator_runtime::trace::parent_from;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -201,7 +202,8 @@ impl Service {
         let account = self.authorize(exchange)?;
         self.admit(exchange)?;
         let started = Instant::now();
-        exchange.follow(trace::request(exchange, api));
+        let parent = || parent_from(exchange.traceparent()?, exchange.tracestate());
+        exchange.follow(trace::request(api, exchange.request_id(), parent));
         exchange.trace().enter("receive");
         let body = self.read(exchange).await?;
         exchange.trace().enter("parse");

@@ -8,18 +8,22 @@
 //! Source: OpenTelemetry's semantic conventions for generative AI (`gen_ai.…`); `gateway.request`
 //! is the picker's name.
 
-use crate::exchange::Exchange;
 use stator_api::delta::Usage;
 use stator_api::openai::TextApi;
 use stator_placement::Decision;
 use stator_protos::WorkerRank;
-use stator_runtime::trace::{self, KeyValue, Stages, TARGET};
+use stator_runtime::trace::{KeyValue, Parent, Stages, TARGET};
 
 /// Most candidates whose costs a span lists.
 const CANDIDATES_MAX: usize = 32;
 
-/// A completion from its head to the end of its answer, within the trace that the client names.
-pub(crate) fn request(exchange: &Exchange, api: TextApi) -> Stages {
+/// A completion from its head to the end of its answer, under the span of the client that `parent`
+/// gives.
+pub(crate) fn request(
+    api: TextApi,
+    request_id: &str,
+    parent: impl FnOnce() -> Option<Parent>,
+) -> Stages {
     let operation = match api {
         TextApi::Chat => "chat",
         TextApi::Completion => "text_completion",
@@ -27,9 +31,9 @@ pub(crate) fn request(exchange: &Exchange, api: TextApi) -> Stages {
     let span = tracing::info_span!(
         target: TARGET, "gateway.request", otel.kind = "server",
         gen_ai.operation.name = operation,
-        gen_ai.request.id = exchange.request_id(),
+        gen_ai.request.id = request_id,
     );
-    Stages::begin(span, || trace::parent_from(exchange.traceparent()?, exchange.tracestate()))
+    Stages::begin(span, parent)
 }
 
 /// The work of a prompt on one worker: its first, or the one that goes on after `lost` failed.

@@ -37,7 +37,7 @@ impl Process {
     pub fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new(binary());
         command.args(args).envs(environment.iter().copied());
-        // It shows people less than tests look for.
+        // People see fewer lines by default than tests look for.
         if args.first() == Some(&"up") {
             command.env("STATOR_LOG_LEVEL", "info");
         }

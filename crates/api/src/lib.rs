@@ -1,4 +1,4 @@
-//! What clients speak: request bodies in, response bytes out.
+//! APIs of clients: request bodies in, response bytes out.
 //!
 //! A module for each API reads into one [`GenerateRequest`] and writes out of one [`Delta`], with
 //! the API's own error shape; nothing behind it knows which API it was. Pure functions and types; no

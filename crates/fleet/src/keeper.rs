@@ -167,7 +167,7 @@ impl<P: Pools> Keeper<P> {
             if tokio::time::timeout(SETTLE_MAX, all).await.is_err() {
                 tracing::warn!(waited = ?SETTLE_MAX, "not every agent has told its model");
             }
-            // Whoever does not listen any more needs no models.
+            // A receiver that is gone needs no models.
             let _ = events.send(FleetEvent::Settled).await;
         });
     }
@@ -189,7 +189,7 @@ impl<P: Pools> Keeper<P> {
         for model in forgotten.iter().filter_map(|name| self.models.remove(name)) {
             tracing::info!(model = model.record.name, "a model is gone with its workers");
             self.pools.close(&model.pool);
-            // Whoever does not listen any more needs no models.
+            // A receiver that is gone needs no models.
             let _ = self.events.send(FleetEvent::ModelDown { pool: model.pool }).await;
         }
     }
@@ -396,12 +396,12 @@ impl<P: Pools> Announcement<P> {
 
     async fn attempt(&self, client: &AgentClient) -> Result<(), tonic::Status> {
         let files = client.model_files(&self.model).await?;
-        // Who hears of a model sends it requests. The agent answers, so its link is about to
+        // The receiver sends a new model requests at once. The agent answers, so its link is about to
         // be up; if it is not, others' may be.
         let mut links = client.links_up();
         let _ = tokio::time::timeout(LINK_WAIT, links.wait_for(|up| *up > 0)).await;
         self.pools.ready().await;
-        // Whoever does not listen any more needs no models.
+        // A receiver that is gone needs no models.
         let _ = self.events.send(FleetEvent::ModelUp { pool: self.pool.clone(), files }).await;
         Ok(())
     }

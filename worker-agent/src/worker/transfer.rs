@@ -257,7 +257,7 @@ impl Driver {
             }
             Err(why) => (0, Some(why)),
         };
-        // Whatever came, the request runs: the engine computes the blocks that are missing.
+        // The request runs in any case: the engine computes the blocks that are missing.
         let metrics = &self.transfers.pairing.metrics;
         metrics.blocks_fetched.inc_by(taken as u64);
         metrics.blocks_missed.inc_by((blocks.len() - taken) as u64);

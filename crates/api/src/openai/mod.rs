@@ -28,7 +28,7 @@ use crate::request::GenerateRequest;
 ///
 /// # Errors
 ///
-/// Those of [`chat::read`] and [`completion::read`].
+/// As [`chat::read`] and [`completion::read`].
 pub fn read(api: TextApi, body: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     match api {
         TextApi::Chat => chat::read(body),

@@ -1,5 +1,5 @@
-//! How a prefill and a decode engine do one request together: the engines' own field names, the
-//! fields that each of the two requests gets, and what prefill's answer hands over.
+//! Hand-over of a prompt's KV from a prefill engine to a decode engine: the engines' own field names,
+//! the fields that each of the two requests gets, and those that prefill's answer hands over.
 //!
 //! Pure: bodies in, bodies out. This crate asks no engine and knows no address but those that it is
 //! given. The sidecar edits clients' bodies by a [`Connector`]; the agent's dialects write their own
