@@ -147,6 +147,9 @@ impl<'ast> Visit<'ast> for Module {
         self.import(&mut Vec::new(), &item.tree, shown_on);
     }
 
+    /// The `crate` of `pub(crate)` is no need.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
     fn visit_path(&mut self, path: &'ast Path) {
         let words: Vec<_> = path.segments.iter().map(|part| part.ident.to_string()).collect();
         self.needed.extend(self.absolute(&words));
