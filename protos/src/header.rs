@@ -13,14 +13,29 @@ pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
 ///
 /// Source: the headers of NVIDIA Dynamo's frontend.
 pub const TENANT_ID: &str = "x-tenant-id";
-/// The session that a request belongs to.
-pub const SESSION_ID: &str = "x-session-id";
+/// The session that a request belongs to: our name, Dynamo's, and that of one agent which both
+/// Dynamo and the llm-d router know. The first that is there counts.
+pub const SESSION: [&str; 3] = ["x-session-id", "x-dynamo-session-id", "x-claude-code-session-id"];
+/// Labels that the worker of a request must have, with commas between them: `pool=batch, zone=a`.
+/// One with a weight is preferred instead: `gpu=h200;weight=0.5`.
+pub const LABELS: &str = "x-stator-labels";
 /// Longest wait for room, see [`crate::duration`].
 pub const TTL: &str = "x-llm-d-inference-ttl";
 /// Objective for the time to the first token, in milliseconds, and its deprecated name.
 pub const SLO_TTFT: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// The worker that served a request, set on responses.
 pub const WORKER_ID: &str = "x-stator-worker-id";
+
+/// The worker that is to answer, in decimal, and its rank. The first that is there counts.
+///
+/// Source: the headers of NVIDIA Dynamo with their older names, as for the next group.
+pub const WORKER_PINS: [&str; 2] = ["x-dynamo-worker-instance-id", "x-worker-instance-id"];
+/// Rank of the worker that is to answer.
+pub const RANK_PINS: [&str; 3] = ["x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank"];
+/// The worker that is to compute the prompt, in decimal.
+pub const PREFILL_PINS: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-prefill-instance-id"];
+/// Rank of the worker that is to compute the prompt.
+pub const PREFILL_RANK_PINS: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
 
 /// The endpoint that a request goes to, `ip:port`: a header and a key in [`LB_NAMESPACE`].
 ///
@@ -76,16 +91,16 @@ pub const ROUTING: [&str; 36] = [
     "x-prefiller-host-port",
     "x-encoder-hosts-ports",
     "x-data-parallel-host-port",
-    "x-data-parallel-rank",
     "x-kv-cache-source-host-port",
-    "x-dynamo-worker-instance-id",
-    "x-worker-instance-id",
-    "x-dynamo-prefill-instance-id",
-    "x-prefill-instance-id",
-    "x-dynamo-dp-rank",
-    "x-dp-rank",
-    "x-dynamo-prefill-dp-rank",
-    "x-prefill-dp-rank",
+    WORKER_PINS[0],
+    WORKER_PINS[1],
+    PREFILL_PINS[0],
+    PREFILL_PINS[1],
+    RANK_PINS[0],
+    RANK_PINS[1],
+    RANK_PINS[2],
+    PREFILL_RANK_PINS[0],
+    PREFILL_RANK_PINS[1],
     "x-dynamo-routing-mode",
     "x-dynamo-epp-booking-id",
 ];

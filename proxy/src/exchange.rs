@@ -137,6 +137,11 @@ impl Exchange {
         self.session.get_header(name)?.to_str().ok()
     }
 
+    /// The value of a request header, text or not.
+    pub(crate) fn header_bytes(&self, name: &str) -> Option<&[u8]> {
+        Some(self.session.get_header(name)?.as_bytes())
+    }
+
     /// The request's identity, the client's own or made here.
     pub(crate) fn request_id(&self) -> &str {
         self.request_id.to_str().unwrap_or_default()

@@ -4,12 +4,12 @@
 use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;
 use crate::sidecar::media::Media;
-use crate::steering::{Said, Steering};
 use crate::upstream::cached::CachedTokens;
 use crate::upstream::passage::{Passage, RemovedFields};
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use stator_api::steering::{Said, Steering};
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
 use stator_handover::{Api, Connector, Pair};

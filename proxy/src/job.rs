@@ -3,15 +3,14 @@
 use crate::catalog::{Catalog, Served};
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
-use crate::pins::Pins;
 use crate::plan::Plan;
 use crate::space::{Client, name};
-use crate::steering::{Said, Steering};
 use stator_api::openai::{self, ApiError, TextApi};
+use stator_api::steering::{Pins, Said, Steering};
 use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
-use stator_protos::header::{FAIRNESS_ID, SESSION_ID};
+use stator_protos::header::FAIRNESS_ID;
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 use std::sync::Arc;
@@ -56,6 +55,7 @@ pub(crate) fn prepare(
     check_prompts(record, prompt_field, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
+    let said = Said::of(|name| exchange.header(name));
     let plan = Plan {
         choices: options.n,
         sampling,
@@ -68,10 +68,10 @@ pub(crate) fn prepare(
         guided: options.guide_field,
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
-        session: exchange.header(SESSION_ID).map(|text| space.session(text)),
+        session: said.session().map(|text| space.session(text)),
         steering: Steering {
-            pins: Pins::of(exchange, settings.pins)?,
-            ..Steering::read(body, Said::of(exchange), settings.priority_max)?
+            pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,
+            ..Steering::read(body, said, settings.priority_max)?
         },
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })

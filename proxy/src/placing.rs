@@ -3,9 +3,9 @@
 use crate::metrics::{Metrics, Whole};
 use crate::plan::Plan;
 use crate::standalone::{Place, Prompt};
-use crate::steering::Steering;
 use http::StatusCode;
 use stator_api::openai::ApiError;
+use stator_api::steering::Steering;
 use stator_gate::AdmitError;
 use stator_placement::{Adapter, Constraint, PickError, Split};
 use stator_protos::WorkerRank;

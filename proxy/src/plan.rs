@@ -1,6 +1,6 @@
 //! The plan of a request: how its prompts run on the fleet.
 
-use crate::steering::Steering;
+use stator_api::steering::Steering;
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 

@@ -12,6 +12,7 @@ pub mod delta;
 pub mod json;
 pub mod openai;
 pub mod request;
+pub mod steering;
 
 pub use conversation::Conversation;
 pub use delta::Delta;

@@ -13,6 +13,7 @@ mod fleet;
 mod learn;
 mod mode;
 mod placement;
+pub mod profile;
 mod random;
 mod running;
 mod sessions;

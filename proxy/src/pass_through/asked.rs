@@ -3,10 +3,8 @@
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::job::payer;
-use crate::pins::Pins;
 use crate::space::{Client, name};
 use crate::standalone::{Pool, Prompt};
-use crate::steering::{Said, Steering};
 use crate::upstream::headers;
 use crate::upstream::passage::RemovedFields;
 use bytes::Bytes;
@@ -15,13 +13,13 @@ use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::openai::options::check_cache_salt;
+use stator_api::steering::{Pins, Said, Steering};
 use stator_body::Object;
 use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
 use stator_protos::discovery::ApiRecord;
 use stator_protos::hash::SequenceHash;
-use stator_protos::header::SESSION_ID;
 use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
 use stator_queue::{FlowId, QueueEntry};
 use std::borrow::Cow;
@@ -108,9 +106,10 @@ impl Asked {
         let space = client.space(salts.own.as_deref(), salts.extension.as_deref())?;
         let seed = text_seed(adapter.as_deref(), space.salt().as_deref());
         let prompt = measure(body, &fields, pool.block_size().get(), seed);
+        let said = Said::of(|name| exchange.header(name));
         let steering = Steering {
-            pins: Pins::of_whole(exchange, settings.pins)?,
-            ..Steering::read(body, Said::of(exchange), settings.priority_max)?
+            pins: Pins::of_whole(|name| exchange.header_bytes(name), settings.pins)?,
+            ..Steering::read(body, said, settings.priority_max)?
         };
         let passage = &settings.passage;
         let cleaned = passage.screen(body.clone(), removed);
@@ -126,7 +125,7 @@ impl Asked {
             adapter,
             steering,
             flow: FlowId(payer(exchange).map_or(0, name)),
-            session: exchange.header(SESSION_ID).map(|text| space.session(text)),
+            session: said.session().map(|text| space.session(text)),
             cache_salt: space.salt(),
             names_salt: salts.own.is_some(),
             prompt,

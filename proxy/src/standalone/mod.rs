@@ -9,7 +9,6 @@ mod entrance;
 mod place;
 mod pool;
 mod pools;
-mod profile;
 mod replicas;
 mod state;
 

@@ -1,10 +1,9 @@
 //! The workers of a pool as their agents tell of them, and the placement that is told the same.
 
 use super::place::Kept;
-use super::profile;
 use rustc_hash::FxHashMap;
 use stator_fleet::AgentClient;
-use stator_placement::{Placement, SplitReason, Worker};
+use stator_placement::{Placement, SplitReason, Worker, profile};
 use stator_protos::WorkerRank;
 use stator_protos::discovery::{ProfileRecord, Role};
 use std::sync::Arc;

@@ -1,26 +1,26 @@
-//! A request's wishes for its worker, and its urgency.
+//! A request's wishes for its worker, and its urgency, as the proxy and the endpoint picker read
+//! them; their headers are in [`stator_protos::header`].
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
 //! `priority` or `nvext.agent_hints.priority`. The two fields of the body are read only where its
 //! bytes name them, so that all other requests are read once. How long it may wait stands in
-//! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: as for the picker, what
-//! cannot be read of these two counts as not said.
+//! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: what cannot be read of these
+//! two counts as not said.
 
-use crate::exchange::Exchange;
-use crate::pins::Pins;
+mod pins;
+
+pub use pins::Pins;
+
+use crate::openai::ApiError;
 use memchr::memmem;
 use serde::Deserialize;
-use stator_api::openai::ApiError;
 use stator_placement::{InvalidWeights, Label, Needs, Weights};
 use stator_protos::duration;
-use stator_protos::header::{SLO_TTFT, TTL};
+use stator_protos::header::{LABELS, SESSION, SLO_TTFT, TTL};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Labels that the worker of a request must have, with commas between them:
-/// `pool=batch, zone=a`. One with a weight is preferred instead: `gpu=h200;weight=0.5`.
-const LABELS: &str = "x-stator-labels";
 /// Labels of one request.
 const LABELS_MAX: usize = 16;
 /// Longest label, in bytes.
@@ -30,7 +30,7 @@ const CONSTRAINTS: &str = "nvext.routing_constraints";
 
 /// A request's wishes for its worker, and its urgency.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Steering {
+pub struct Steering {
     /// Larger is sooner.
     pub priority: i32,
     /// Labels that it wants of its worker.
@@ -47,29 +47,36 @@ pub(crate) struct Steering {
 
 /// The steering headers, as they are written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Said<'a> {
+pub struct Said<'a> {
     labels: Option<&'a str>,
     ttl: Option<&'a str>,
     objective: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
 impl<'a> Said<'a> {
-    /// Reads the headers of a request.
-    pub(crate) fn of(exchange: &'a Exchange) -> Self {
+    /// Reads the headers of a request; `header` finds the text of one.
+    pub fn of(header: impl Fn(&'static str) -> Option<&'a str>) -> Self {
         Self {
-            labels: exchange.header(LABELS),
-            ttl: exchange.header(TTL),
-            objective: SLO_TTFT.iter().find_map(|name| exchange.header(name)),
+            labels: header(LABELS),
+            ttl: header(TTL),
+            objective: SLO_TTFT.into_iter().find_map(&header),
+            session: SESSION.into_iter().find_map(&header).map(str::trim),
         }
     }
 
+    /// The session that the request belongs to, in the client's words.
+    pub fn session(self) -> Option<&'a str> {
+        self.session.filter(|text| !text.is_empty())
+    }
+
     /// The meaning of headers with these values.
-    pub(crate) fn written(
+    pub fn written(
         labels: Option<&'a str>,
         ttl: Option<&'a str>,
         objective: Option<&'a str>,
     ) -> Self {
-        Self { labels, ttl, objective }
+        Self { labels, ttl, objective, session: None }
     }
 
     fn ttl(self) -> Option<Duration> {
@@ -117,7 +124,7 @@ impl Steering {
     /// # Errors
     ///
     /// 400, with the field at fault.
-    pub(crate) fn read(body: &[u8], said: Said<'_>, priority_max: i32) -> Result<Self, ApiError> {
+    pub fn read(body: &[u8], said: Said<'_>, priority_max: i32) -> Result<Self, ApiError> {
         let body = match steers(body) {
             true => serde_json::from_slice(body).map_err(unreadable)?,
             false => Body::default(),
@@ -146,7 +153,7 @@ impl Steering {
     }
 
     /// A required label as it was written.
-    pub(crate) fn label(&self, label: Label) -> Option<&str> {
+    pub fn label(&self, label: Label) -> Option<&str> {
         self.labels.iter().map(String::as_str).find(|text| Label::new(text) == label)
     }
 }
@@ -282,6 +289,17 @@ mod tests {
         for (ttl, objective) in [("soon", "-1"), ("0s", "inf"), ("", "0")] {
             assert_eq!(read(ttl, objective), (None, None), "{ttl:?}, {objective:?}");
         }
+    }
+
+    #[test]
+    fn a_session_is_named_by_the_first_header_that_is_there() {
+        let session = |headers: &'static [(&str, &str)]| {
+            let find = |name| headers.iter().find(|(known, _)| *known == name);
+            Said::of(|name| find(name).map(|(_, value)| *value)).session()
+        };
+        assert_eq!(session(&[("x-dynamo-session-id", "b"), ("x-session-id", " a ")]), Some("a"));
+        assert_eq!(session(&[("x-claude-code-session-id", "c")]), Some("c"));
+        assert_eq!(session(&[("x-session-id", " ")]), None);
     }
 
     #[test]

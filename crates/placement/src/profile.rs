@@ -1,10 +1,10 @@
 //! Workers' profiles, translated from their agents' records into the words of placement.
 
-use stator_placement::{Adapter, Label, Profile, Role, Topology};
+use crate::constraint::{Adapter, Label, Profile, Role, Topology};
 use stator_protos::discovery::{self, ProfileRecord};
 
 /// The placement profile of an agent's workers.
-pub(crate) fn profile(record: &ProfileRecord) -> Profile {
+pub fn profile(record: &ProfileRecord) -> Profile {
     Profile {
         role: role(record),
         labels: labels(record),
@@ -19,17 +19,17 @@ pub(crate) fn profile(record: &ProfileRecord) -> Profile {
 
 /// Whether such workers are of use to anybody: one that computes prompts is not, as long as it
 /// does not say how others get the KV.
-pub(crate) fn is_usable(record: &ProfileRecord) -> bool {
+pub fn is_usable(record: &ProfileRecord) -> bool {
     record.role != discovery::Role::Prefill || record.handover.is_some()
 }
 
 /// Whether such workers do only a part of a request.
-pub(crate) fn is_partial(record: &ProfileRecord) -> bool {
+pub fn is_partial(record: &ProfileRecord) -> bool {
     matches!(record.role, discovery::Role::Prefill | discovery::Role::Decode)
 }
 
 /// Whether such workers answer requests.
-pub(crate) fn answers(record: &ProfileRecord) -> bool {
+pub fn answers(record: &ProfileRecord) -> bool {
     role(record).answers()
 }
 
@@ -79,7 +79,7 @@ fn topology(record: &ProfileRecord) -> Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_placement::Level;
+    use crate::constraint::Level;
 
     fn at(host: Option<&str>, rack: Option<&str>, zone: Option<&str>) -> ProfileRecord {
         let own = |text: Option<&str>| text.map(str::to_owned);

@@ -5,21 +5,13 @@
 //! headers, in decimal. No other worker gets the request then. A worker
 //! named for prefill is ignored if one worker must do the request alone.
 
-use crate::exchange::Exchange;
-use stator_api::openai::ApiError;
-use stator_protos::header::WORKER_ID;
+use crate::openai::ApiError;
+use stator_protos::header::{PREFILL_PINS, PREFILL_RANK_PINS, RANK_PINS, WORKER_ID, WORKER_PINS};
 use stator_protos::{WorkerId, WorkerRank};
-
-/// Headers of Dynamo that name the worker that answers, and its rank.
-const WORKER: [&str; 2] = ["x-dynamo-worker-instance-id", "x-worker-instance-id"];
-const RANK: [&str; 3] = ["x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank"];
-/// Headers of Dynamo that name the worker that computes the prompt, and its rank.
-const PREFILL: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-prefill-instance-id"];
-const PREFILL_RANK: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
 
 /// The workers that a request names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pins {
+pub struct Pins {
     /// Worker that answers.
     pub worker: Option<WorkerRank>,
     /// Worker that computes the prompt.
@@ -27,14 +19,17 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Reads the headers of a request, if they are `obeyed`.
+    /// Reads the headers of a request, if they are `obeyed`; `header` finds the value of one.
     ///
     /// # Errors
     ///
     /// 400, with the header at fault.
-    pub(crate) fn of(exchange: &Exchange, obeyed: bool) -> Result<Self, ApiError> {
+    pub fn of<'h>(
+        header: impl Fn(&'static str) -> Option<&'h [u8]>,
+        obeyed: bool,
+    ) -> Result<Self, ApiError> {
         // One that is no text is read as what no worker is called.
-        let text = |name| Some(exchange.request().headers.get(name)?.to_str().unwrap_or("?"));
+        let text = |name| Some(std::str::from_utf8(header(name)?).unwrap_or("?"));
         if obeyed { Self::read(text) } else { Ok(Self::default()) }
     }
 
@@ -43,13 +38,16 @@ impl Pins {
     /// # Errors
     ///
     /// 400, with the header at fault.
-    pub(crate) fn of_whole(exchange: &Exchange, obeyed: bool) -> Result<Self, ApiError> {
-        let pins = Self::of(exchange, obeyed)?;
+    pub fn of_whole<'h>(
+        header: impl Fn(&'static str) -> Option<&'h [u8]>,
+        obeyed: bool,
+    ) -> Result<Self, ApiError> {
+        let pins = Self::of(header, obeyed)?;
         match pins.prefill {
             None => Ok(pins),
             Some(_) => {
                 let message = "the engines of this model compute prompts themselves";
-                Err(ApiError::invalid(PREFILL[0], message))
+                Err(ApiError::invalid(PREFILL_PINS[0], message))
             }
         }
     }
@@ -60,10 +58,13 @@ impl Pins {
         };
         let worker = match header(WORKER_ID) {
             Some(text) => Some((WORKER_ID, ours(text.trim())?)),
-            None => first(&WORKER).map(decimal).transpose()?,
+            None => first(&WORKER_PINS).map(decimal).transpose()?,
         };
-        let prefill = first(&PREFILL).map(decimal).transpose()?;
-        Ok(Self { worker: at(worker, first(&RANK))?, prefill: at(prefill, first(&PREFILL_RANK))? })
+        let prefill = first(&PREFILL_PINS).map(decimal).transpose()?;
+        Ok(Self {
+            worker: at(worker, first(&RANK_PINS))?,
+            prefill: at(prefill, first(&PREFILL_RANK_PINS))?,
+        })
     }
 }
 
