@@ -1,22 +1,14 @@
-//! A fleet in virtual time: thousands of simulated workers, placed by the real placement core.
+//! `stator simulate`: placement policies compared on a fleet in virtual time.
 //!
-//! One thread, one agenda of events, one seed: the same command gives the same answer to the
-//! byte, so that policies can be compared and a fault, once seen, is seen again. It serves no
-//! requests, and reads a clock only to show progress. Start reading at `world`; `engine` is the
-//! worker, `policy` what is compared, `workload` what is asked.
+//! The fleet itself is `stator-fleet-model`; this crate has the command line, the sweep over
+//! policies and seeds, and the reports. It reads a clock only to show progress. Start reading at
+//! [`run`].
 
 mod args;
-mod engine;
-pub mod fuzz;
-mod policy;
-mod random;
-mod recency;
 mod report;
 mod run;
-mod settings;
-mod time;
-mod workload;
-mod world;
+#[cfg(test)]
+mod tests;
 
 pub use args::{InvalidArgs, SimulateArgs};
 pub use run::run;

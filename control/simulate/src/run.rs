@@ -1,10 +1,9 @@
 //! Runs what was asked for, and shows it.
 
 use crate::args::SimulateArgs;
-use crate::report::{self, RunOutcome, table};
-use crate::workload::{MadeUp, Workload};
-use crate::world::World;
+use crate::report::{self, table};
 use anyhow::{Context, Result};
+use stator_fleet_model::{FleetSettings, RunOutcome, SyntheticWorkload, Workload, World};
 use std::path::Path;
 use std::time::Instant;
 
@@ -35,13 +34,13 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<RunOutcome>> {
     let mut outcomes = Vec::new();
     let mut workload = None;
     for seed in args.seed..args.seed.saturating_add(args.seeds.into()) {
-        let settings = crate::settings::SimulationSettings { seed, ..first.clone() };
+        let settings = FleetSettings { seed, ..first.clone() };
         // A recorded trace is the same for every seed.
         if workload.is_none() || args.workload.trace.is_none() {
             workload = Some(make(args, seed)?);
         }
         let Some(workload) = &workload else { continue };
-        for kind in &settings.kinds {
+        for kind in &args.policy {
             let observations = World::new(&settings, workload, *kind).run();
             let observations = observations.with_context(|| {
                 let one = SimulateArgs { policy: vec![*kind], ..args.clone() };
@@ -59,8 +58,8 @@ fn make(args: &SimulateArgs, seed: u64) -> Result<Workload> {
         Some(path) => Workload::read(path, block_size, asked.replay())?,
         None => {
             let adapters = args.edges.adapters;
-            let mix = MadeUp { mix: asked.mix, rate: asked.rate, adapters, block_size };
-            Workload::made_up(mix, asked.count(), seed)
+            let mix = SyntheticWorkload { mix: asked.mix, rate: asked.rate, adapters, block_size };
+            Workload::synthetic(mix, asked.count(), seed)
         }
     })
 }

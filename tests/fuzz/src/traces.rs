@@ -2,7 +2,7 @@
 
 use stator_bench::args::TraceArgs;
 use stator_bench::workload::{Content, Trace};
-use stator_simulate::fuzz::{REQUESTS_MAX, trace};
+use stator_fleet_model::fuzz::{REQUESTS_MAX, trace};
 
 const ARGS: TraceArgs = TraceArgs {
     trace: None,

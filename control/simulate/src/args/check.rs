@@ -1,14 +1,14 @@
 //! From what was written to what can be used.
 
 use super::{FairnessArg, FaultArgs, FleetArgs, OrderingArg, SimulateArgs, WorkloadArgs};
-use crate::engine::EngineLimits;
-use crate::settings::{FaultSettings, Sides, SimulationSettings, Slo, Transfer};
-use crate::time::{MS, Ps, from_seconds};
-use crate::workload::{Replay, TRACE_BLOCK};
+use stator_fleet_model::time::{MS, Ps, from_seconds};
+use stator_fleet_model::{
+    EngineLimits, FaultSettings, FleetSettings, Replay, Sides, Slo, TRACE_BLOCK, Transfer,
+    one_policy_queue,
+};
 use stator_placement::BusyThresholds;
-use stator_queue::{BandPolicy, BandSettings, Bounds, Fairness, Ordering, QueueSettings};
+use stator_queue::{CheckedSettings, Fairness, Ordering};
 use stator_timing::{PRESETS, Timing};
-use std::time::Duration;
 
 /// Settings that cannot be used, one a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +49,7 @@ impl SimulateArgs {
     /// # Errors
     ///
     /// [`InvalidArgs`] names everything that is out of its range.
-    pub(crate) fn settings(&self) -> Result<SimulationSettings, InvalidArgs> {
+    pub(crate) fn settings(&self) -> Result<FleetSettings, InvalidArgs> {
         let mut faulty = Faulty::default();
         let preset = PRESETS.iter().find(|preset| preset.name == self.fleet.timing);
         if preset.is_none() {
@@ -58,7 +58,7 @@ impl SimulateArgs {
             faulty.0.push(format!("timing: {got:?} is none of {known}"));
         }
         let kv_token_bytes = preset.map_or(1.0, |preset| preset.kv_token_bytes());
-        let settings = SimulationSettings {
+        let settings = FleetSettings {
             seed: self.seed,
             sides: self.fleet.sides(&mut faulty),
             edges: self.edges.edges(&mut faulty),
@@ -90,7 +90,6 @@ impl SimulateArgs {
                 ttft: faulty.ms("slo_ttft_ms", self.output.slo_ttft_ms, 0.0, 1e9),
                 itl: faulty.ms("slo_itl_ms", self.output.slo_itl_ms, 0.0, 1e9),
             },
-            kinds: self.policy.clone(),
         };
         faulty.count("seeds", self.seeds, 1, 1_000_000);
         self.workload.check(self.fleet.block_size, &mut faulty);
@@ -99,7 +98,7 @@ impl SimulateArgs {
 }
 
 impl WorkloadArgs {
-    /// Requests of a made-up workload, or most of a trace.
+    /// Requests of a synthetic workload, or most of a trace.
     pub(crate) fn count(&self) -> u32 {
         self.requests.unwrap_or(if self.trace.is_some() { u32::MAX } else { 20_000 })
     }
@@ -165,21 +164,10 @@ impl FleetArgs {
         })
     }
 
-    fn queue(&self, faulty: &mut Faulty) -> stator_queue::CheckedSettings {
+    fn queue(&self, faulty: &mut Faulty) -> CheckedSettings {
         let requests = faulty.count("queue_max", self.queue_max, 1, 1_000_000);
-        let bounds = Bounds { requests, ..Bounds::MAX };
-        let (fairness, ordering) = (self.fairness.policy(), self.ordering.policy());
-        let policy = BandPolicy { bounds, fairness, ordering, ..BandPolicy::default() };
-        let settings = QueueSettings {
-            bands: vec![BandSettings { priority: 0, policy }],
-            default_band: policy,
-            default_negative_band: policy,
-            total: bounds,
-            ttl_max: Duration::from_secs(86_400),
-            ..QueueSettings::default()
-        };
         // Wrong bounds are named already.
-        stator_queue::CheckedSettings::new(settings).unwrap_or_default()
+        one_policy_queue(requests, self.fairness.policy(), self.ordering.policy())
     }
 
     fn transfer(&self, faulty: &mut Faulty) -> Transfer {

@@ -1,9 +1,9 @@
 //! Flags of those who place requests, and of what binds requests to workers.
 
 use super::check::Faulty;
-use crate::settings::{Adapters, Edges, Exchange};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stator_fleet_model::{Adapters, Edges, Exchange};
 use stator_placement::{Affinity, SessionSettings};
 use std::time::Duration;
 

@@ -11,10 +11,9 @@ pub use check::InvalidArgs;
 pub(crate) use edges::EdgeArgs;
 pub(crate) use split::SplitArgs;
 
-use crate::policy::PolicyKind;
-use crate::workload::Mix;
 use clap::Args;
 use serde::Serialize;
+use stator_fleet_model::{Mix, PolicyKind};
 use std::path::PathBuf;
 
 /// Try placement policies on a fleet that is not there: workers in virtual time, the real

@@ -2,6 +2,8 @@
 
 use super::*;
 use clap::Parser;
+use stator_fleet_model::{FleetSettings, Sides};
+use stator_timing::PRESETS;
 
 #[derive(Parser)]
 struct Line {
@@ -16,9 +18,11 @@ pub(crate) fn args(line: &str) -> SimulateArgs {
 }
 
 #[test]
-fn defaults_are_valid() {
+fn defaults_are_valid_and_those_of_the_model() {
     let settings = args("").settings().expect("defaults are valid");
-    assert_eq!((settings.workers(), settings.limits.total_blocks), (8, 3_125));
+    let preset = PRESETS.iter().find(|preset| preset.name == "h100-llama-8b").expect("it is known");
+    let sides = Sides { aggregated: 8, ..Sides::default() };
+    assert_eq!(settings, FleetSettings::new(preset, sides));
 }
 
 #[test]
@@ -63,7 +67,7 @@ fn roles_add_up_and_splits_are_understood() {
     use stator_placement::{Split, UncachedThreshold};
     let line = "--prefill 2 --decode 3 --workers 4 --split uncached --split-uncached-tokens 100";
     let settings = args(line).settings().expect("good settings");
-    assert_eq!((settings.workers(), settings.first_answering()), (9, 2));
+    assert_eq!((settings.workers(), settings.sides.prefill), (9, 2));
     let threshold = UncachedThreshold::new(100, 0.7).expect("the share is in range");
     assert_eq!(settings.split, Some(Split::Uncached(threshold)));
     assert_eq!(args("--prefill 2 --decode 3").settings().expect("good settings").workers(), 5);

@@ -1,8 +1,8 @@
 //! One self-contained page.
 
-use super::outcome::Point;
 use super::svg::{Axis, Plot, colour};
-use super::{RunOutcome, table};
+use super::table;
+use stator_fleet_model::{FleetPoint, RunOutcome};
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:14px/1.45 system-ui,sans-serif;max-width:1340px;margin:2em auto;\
@@ -26,11 +26,11 @@ pub(crate) fn html(command: &str, outcomes: &[RunOutcome]) -> String {
     page += &key(outcomes);
     page += &figure("TTFT", &distribution(outcomes, "TTFT, ms", |o| &o.ttft_curve));
     page += &figure("ITL", &distribution(outcomes, "ITL, ms", |o| &o.itl_curve));
-    let waiting = |point: &Point| f64::from(point.held + point.waiting);
+    let waiting = |point: &FleetPoint| f64::from(point.held + point.waiting);
     page += &figure("Requests that wait", &over_time(outcomes, "requests", waiting));
-    let longest = |point: &Point| f64::from(point.longest);
+    let longest = |point: &FleetPoint| f64::from(point.longest);
     page += &figure("Longest queue of one worker", &over_time(outcomes, "requests", longest));
-    let running = |point: &Point| f64::from(point.running);
+    let running = |point: &FleetPoint| f64::from(point.running);
     page += &figure("Requests that run", &over_time(outcomes, "requests", running));
     page += &figure("KV in use", &over_time(outcomes, "share of blocks", |point| point.used));
     page += &figure("Prompt tokens reused", &cached(outcomes));
@@ -75,7 +75,7 @@ fn distribution(
 fn over_time(
     outcomes: &[RunOutcome],
     label: &'static str,
-    value: impl Fn(&Point) -> f64,
+    value: impl Fn(&FleetPoint) -> f64,
 ) -> String {
     let points = || outcomes.iter().flat_map(|outcome| &outcome.samples);
     let x = Axis::linear("seconds", points().map(|point| point.at_s));

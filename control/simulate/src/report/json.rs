@@ -1,9 +1,9 @@
 //! Everything, for other programs. Equal runs give equal bytes: nothing in it depends on the
 //! machine or the moment.
 
-use super::RunOutcome;
 use crate::args::SimulateArgs;
 use serde::Serialize;
+use stator_fleet_model::RunOutcome;
 
 #[derive(Serialize)]
 struct Report<'a> {

@@ -1,6 +1,6 @@
 //! The table on standard output: a row per policy.
 
-use super::RunOutcome;
+use stator_fleet_model::RunOutcome;
 
 const HEAD: [&str; 13] = [
     "policy",

@@ -14,78 +14,105 @@ const BARS: usize = 80;
 /// The usual figures of a distribution of times, in milliseconds; exact, and 0 where there are no
 /// values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Times {
-    pub(crate) count: usize,
-    pub(crate) mean: f64,
-    pub(crate) p50: f64,
-    pub(crate) p90: f64,
-    pub(crate) p99: f64,
-    pub(crate) max: f64,
+pub struct TimeSummary {
+    /// Number of values.
+    pub count: usize,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest value.
+    pub max: f64,
 }
 
 /// One policy's run.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct RunOutcome {
-    pub(crate) policy: &'static str,
-    pub(crate) seed: u64,
-    pub(crate) requests: usize,
-    pub(crate) failed: usize,
+pub struct RunOutcome {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Requests of the workload.
+    pub requests: usize,
+    /// Requests without a whole answer.
+    pub failed: usize,
     /// From the first arrival to the last end.
-    pub(crate) span_s: f64,
-    pub(crate) ttft_ms: Times,
-    /// Of requests with more than one token.
-    pub(crate) itl_ms: Times,
-    /// Requests per second that met every objective, and their share of all.
-    pub(crate) goodput: f64,
-    pub(crate) good_share: f64,
+    pub span_s: f64,
+    /// TimeSummary to the first token.
+    pub ttft_ms: TimeSummary,
+    /// Mean gaps between tokens, of requests with more than one.
+    pub itl_ms: TimeSummary,
+    /// Requests per second that met every objective.
+    pub goodput: f64,
+    /// Share of requests that met every objective.
+    pub good_share: f64,
     /// Share of prompt tokens that were reused.
-    pub(crate) cached_share: f64,
+    pub cached_share: f64,
     /// Standard deviation over mean of the time that workers spent on steps.
-    pub(crate) imbalance: f64,
-    pub(crate) busy_share: f64,
-    pub(crate) output_tokens_per_s: f64,
-    pub(crate) preemptions: u64,
-    pub(crate) migrations: u64,
-    pub(crate) deaths: u64,
-    pub(crate) lost_batches: u64,
-    pub(crate) events: u64,
-    /// Cumulative distributions: milliseconds, share of values up to them.
-    pub(crate) ttft_curve: Vec<(f64, f64)>,
-    pub(crate) itl_curve: Vec<(f64, f64)>,
+    pub imbalance: f64,
+    /// Share of the time that workers spent on steps, on average.
+    pub busy_share: f64,
+    /// Tokens of answers per second.
+    pub output_tokens_per_s: f64,
+    /// TimeSummary that a sequence had to start over in its engine.
+    pub preemptions: u64,
+    /// TimeSummary that a request went to another worker after a death.
+    pub migrations: u64,
+    /// Deaths of workers.
+    pub deaths: u64,
+    /// Batches of KV events that were lost.
+    pub lost_batches: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Cumulative distribution of TTFT: milliseconds, share of values up to them.
+    pub ttft_curve: Vec<(f64, f64)>,
+    /// Cumulative distribution of ITL.
+    pub itl_curve: Vec<(f64, f64)>,
     /// Time that each worker spent on steps, as a share of the whole.
-    pub(crate) busy: Vec<f64>,
-    pub(crate) samples: Vec<Point>,
-    pub(crate) bars: Vec<Span>,
+    pub busy: Vec<f64>,
+    /// The fleet over time.
+    pub samples: Vec<FleetPoint>,
+    /// Requests in a row at one worker.
+    pub bars: Vec<RequestSpan>,
 }
 
 /// The fleet at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Point {
-    pub(crate) at_s: f64,
-    pub(crate) held: u32,
-    pub(crate) waiting: u32,
-    pub(crate) longest: u32,
-    pub(crate) running: u32,
-    pub(crate) used: f64,
-    pub(crate) cached: f64,
+pub struct FleetPoint {
+    /// Seconds since the start.
+    pub at_s: f64,
+    /// Requests without a worker.
+    pub held: u32,
+    /// Requests that wait at a worker.
+    pub waiting: u32,
+    /// The longest waiting line of one worker.
+    pub longest: u32,
+    /// Requests that run.
+    pub running: u32,
+    /// Share of blocks that requests use.
+    pub used: f64,
+    /// Share of blocks that only the cache holds.
+    pub cached: f64,
 }
 
 /// A request at the watched worker, in seconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Span {
-    pub(crate) placed_s: f64,
-    pub(crate) first_s: f64,
-    pub(crate) ended_s: f64,
+pub struct RequestSpan {
+    /// When the worker got it.
+    pub placed_s: f64,
+    /// When its first token came.
+    pub first_s: f64,
+    /// When it ended.
+    pub ended_s: f64,
 }
 
 impl RunOutcome {
     /// The figures of a run of `workload`.
-    pub(crate) fn new(
-        observations: &Observations,
-        workload: &Workload,
-        slo: Slo,
-        seed: u64,
-    ) -> Self {
+    pub fn new(observations: &Observations, workload: &Workload, slo: Slo, seed: u64) -> Self {
         let requests = &observations.requests;
         let ttft = sorted(requests.iter().filter_map(|request| request.ttft));
         let itl = sorted(requests.iter().filter_map(|request| request.itl));
@@ -142,9 +169,9 @@ fn quantile(sorted: &[Ps], share: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).copied().map_or(0.0, ms)
 }
 
-fn times(sorted: &[Ps]) -> Times {
+fn times(sorted: &[Ps]) -> TimeSummary {
     let sum: u128 = sorted.iter().copied().map(u128::from).sum();
-    Times {
+    TimeSummary {
         count: sorted.len(),
         mean: sum as f64 / 1e9 / sorted.len().max(1) as f64,
         p50: quantile(sorted, 0.5),
@@ -168,16 +195,16 @@ fn variation(values: &[f64], mean: f64) -> f64 {
     (squares / values.len() as f64).sqrt() / mean
 }
 
-fn point(sample: &Sample) -> Point {
+fn point(sample: &Sample) -> FleetPoint {
     let &Sample { at, held, waiting, running, longest, used, cached } = sample;
-    Point { at_s: seconds(at), held, waiting, longest, running, used, cached }
+    FleetPoint { at_s: seconds(at), held, waiting, longest, running, used, cached }
 }
 
 /// Some requests in a row from the middle of the run.
-fn middle(bars: &[Bar]) -> Vec<Span> {
+fn middle(bars: &[Bar]) -> Vec<RequestSpan> {
     let from = bars.len().saturating_sub(BARS) / 2;
     let shown = bars.iter().skip(from).take(BARS);
-    let span = |bar: &Bar| Span {
+    let span = |bar: &Bar| RequestSpan {
         placed_s: seconds(bar.placed),
         first_s: seconds(bar.first),
         ended_s: seconds(bar.ended),

@@ -1,19 +1,9 @@
 //! Whole runs on small fleets.
 
-use super::turns::TurnCheck;
-use super::{Violation, World};
 use crate::args::SimulateArgs;
 use crate::args::tests::args;
-use crate::policy::{
-    Choice, NoPick, PickQuery, Policy, PolicyKind, PolicyTicket, RequestProgress, WorkerNews,
-    WorkerNumber,
-};
-use crate::report::RunOutcome;
 use crate::run::simulate;
-use crate::time::Ps;
-use crate::workload::{MadeUp, Mix, Workload};
-use stator_queue::Fairness;
-use std::ops::RangeInclusive;
+use stator_fleet_model::RunOutcome;
 
 fn run(line: &str) -> Vec<RunOutcome> {
     simulate(&args(line)).unwrap_or_else(|error| panic!("{line}: {error:#}"))
@@ -184,66 +174,4 @@ fn a_full_queue_refuses_and_an_old_request_gives_up() {
     let late = &run(&format!("{line} --queue-timeout-ms 3000"))[0];
     assert!(full.failed > 100 && full.failed < 300, "{}", full.failed);
     assert!(late.failed > 0 && late.failed < 300, "{}", late.failed);
-}
-
-/// A policy that gets one thing wrong.
-struct Forgetful {
-    policy: Box<dyn Policy>,
-    forgets: RequestProgress,
-    left: u32,
-}
-
-impl Policy for Forgetful {
-    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps) {
-        self.policy.hear(worker, news, now);
-    }
-
-    fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick> {
-        self.policy.pick(query, now)
-    }
-
-    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps) {
-        if progress == self.forgets && self.left > 0 {
-            self.left -= 1;
-        } else {
-            self.policy.progress(ticket, progress, now);
-        }
-    }
-
-    fn in_flight(&self) -> RangeInclusive<usize> {
-        self.policy.in_flight()
-    }
-}
-
-#[test]
-fn a_booking_that_is_not_given_back_is_found() {
-    let check = |left| -> Result<usize, Violation> {
-        let settings = args("--workers 3").settings().expect("good settings");
-        let mix = MadeUp { mix: Mix::Chat, rate: 10.0, adapters: 0, block_size: 128 };
-        let workload = Workload::made_up(mix, 50, 1);
-        let mut world = World::new(&settings, &workload, PolicyKind::LeastLoaded);
-        let policy = PolicyKind::LeastLoaded.build(&settings.common());
-        let policy = std::mem::replace(&mut world.edges[0].policy, policy);
-        world.edges[0].policy = Box::new(Forgetful { policy, forgets: RequestProgress::End, left });
-        world.run().map(|observations| observations.requests.len())
-    };
-    assert_eq!(check(0), Ok(50));
-    let violation = check(1).expect_err("one booking is left");
-    assert!(violation.rule.contains("booked"), "{violation}");
-}
-
-#[test]
-fn a_queue_that_serves_some_before_others_is_found() {
-    let check = |promised| -> Result<usize, Violation> {
-        let line = "--workers 2 --ordering shortest-prompt --active-prefill-tokens-threshold 4000";
-        let settings = args(line).settings().expect("good settings");
-        let mix = MadeUp { mix: Mix::Mixed, rate: 40.0, adapters: 0, block_size: 128 };
-        let workload = Workload::made_up(mix, 200, 1);
-        let mut world = World::new(&settings, &workload, PolicyKind::Stator);
-        world.edges[0].turns = TurnCheck::new(promised);
-        world.run().map(|observations| observations.requests.len())
-    };
-    assert_eq!(check(Fairness::GlobalStrict), Ok(200));
-    let violation = check(Fairness::RoundRobin).expect_err("it promised none");
-    assert!(violation.rule.contains("limit 2"), "{violation}");
 }

@@ -18,14 +18,14 @@ mod turns;
 mod waiting;
 mod worker;
 
-pub(crate) use observations::{Bar, Observations, Sample};
+pub use observations::{Bar, Observations, RequestMeasurement, Sample};
 
 use crate::engine::pool::BlockId;
 use crate::engine::rates::Rates;
 use crate::engine::{Engine, EngineOutput};
 use crate::policy::{Member, PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
-use crate::settings::SimulationSettings;
+use crate::settings::FleetSettings;
 use crate::time::{MS, Ps};
 use crate::workload::{ArrivalTime, Workload};
 use agenda::{Agenda, Event};
@@ -41,9 +41,11 @@ use worker::{Batch, Worker};
 /// A rule that was broken: a fault of the simulator, or of what it runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}, at {at_ms} ms")]
-pub(crate) struct Violation {
-    pub(crate) rule: String,
-    pub(crate) at_ms: u64,
+pub struct Violation {
+    /// The rule.
+    pub rule: String,
+    /// Milliseconds since the start.
+    pub at_ms: u64,
 }
 
 /// One load report.
@@ -56,8 +58,8 @@ struct Report {
 }
 
 /// A simulation under way.
-pub(crate) struct World<'a> {
-    settings: &'a SimulationSettings,
+pub struct World<'a> {
+    settings: &'a FleetSettings,
     workload: &'a Workload,
     kind: PolicyKind,
     now: Ps,
@@ -94,11 +96,7 @@ struct Scratch {
 
 impl<'a> World<'a> {
     /// A fleet before its first request.
-    pub(crate) fn new(
-        settings: &'a SimulationSettings,
-        workload: &'a Workload,
-        kind: PolicyKind,
-    ) -> Self {
+    pub fn new(settings: &'a FleetSettings, workload: &'a Workload, kind: PolicyKind) -> Self {
         let mut world = Self {
             settings,
             workload,
@@ -165,7 +163,7 @@ impl<'a> World<'a> {
     /// # Errors
     ///
     /// [`Violation`] if a rule is broken on the way.
-    pub(crate) fn run(mut self) -> Result<Observations, Violation> {
+    pub fn run(mut self) -> Result<Observations, Violation> {
         let mut shown = Instant::now();
         let mut handled = 0_u64;
         while self.left > 0 {

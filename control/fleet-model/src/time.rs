@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 /// A moment since the start, or a span. The largest is about 213 days.
-pub(crate) type Ps = u64;
+pub type Ps = u64;
 
 /// One millisecond.
-pub(crate) const MS: Ps = 1_000_000_000;
+pub const MS: Ps = 1_000_000_000;
 /// One second.
-pub(crate) const SECOND: Ps = 1_000 * MS;
+pub const SECOND: Ps = 1_000 * MS;
 
 /// The nearest span to a number of seconds, which is not negative.
-pub(crate) fn from_seconds(seconds: f64) -> Ps {
+pub fn from_seconds(seconds: f64) -> Ps {
     (seconds * SECOND as f64).round() as Ps
 }
 
 /// A span in milliseconds.
-pub(crate) fn ms(span: Ps) -> f64 {
+pub fn ms(span: Ps) -> f64 {
     span as f64 / MS as f64
 }
 
 /// A span in seconds.
-pub(crate) fn seconds(span: Ps) -> f64 {
+pub fn seconds(span: Ps) -> f64 {
     span as f64 / SECOND as f64
 }
 

@@ -1,4 +1,4 @@
-//! Traces as they are read, and the shapes of made-up workloads.
+//! Traces as they are read, and the shapes of synthetic workloads.
 
 use super::*;
 
@@ -10,8 +10,8 @@ fn read(text: &str, block_size: u32, play: Replay) -> Result<Workload, WorkloadE
     Workload::read(file.path(), block_size, play)
 }
 
-fn made_up(mix: Mix, count: u32, adapters: u32, block_size: u32) -> Workload {
-    Workload::made_up(MadeUp { mix, rate: 10.0, adapters, block_size }, count, 1)
+fn synthetic(mix: Mix, count: u32, adapters: u32, block_size: u32) -> Workload {
+    Workload::synthetic(SyntheticWorkload { mix, rate: 10.0, adapters, block_size }, count, 1)
 }
 
 fn blocks(workload: &Workload, request: u32) -> Vec<BlockId> {
@@ -72,9 +72,9 @@ fn a_bad_line_is_named() {
 }
 
 #[test]
-fn made_up_workloads_have_their_size_and_rate() {
+fn synthetic_workloads_have_their_size_and_rate() {
     for mix in [Mix::Chat, Mix::Agents, Mix::Summarise, Mix::Batch, Mix::Mixed] {
-        let workload = made_up(mix, 5_000, 0, 64);
+        let workload = synthetic(mix, 5_000, 0, 64);
         assert_eq!(workload.requests.len(), 5_000);
         let at = |request: &WorkloadRequest| match request.arrival {
             ArrivalTime::At(at) => at,
@@ -92,7 +92,7 @@ fn made_up_workloads_have_their_size_and_rate() {
 
 #[test]
 fn a_turn_continues_the_one_before() {
-    let workload = made_up(Mix::Chat, 200, 0, 64);
+    let workload = synthetic(Mix::Chat, 200, 0, 64);
     let turn = workload.requests.iter().position(|request| request.next.is_some());
     let turn = turn.expect("some session has two turns") as u32;
     let (first, second) = (blocks(&workload, turn), blocks(&workload, turn + 1));
@@ -102,7 +102,7 @@ fn a_turn_continues_the_one_before() {
 
 #[test]
 fn the_mix_of_everything_has_its_shares() {
-    let workload = made_up(Mix::Mixed, 40_000, 0, 512);
+    let workload = synthetic(Mix::Mixed, 40_000, 0, 512);
     let share = |count: usize| 100.0 * count as f64 / 40_000.0;
     let batch = workload.requests.iter().filter(|r| r.class == Class::Background).count();
     assert!((5.0..16.0).contains(&share(batch)), "{} % batch", share(batch));
@@ -110,7 +110,7 @@ fn the_mix_of_everything_has_its_shares() {
 
 #[test]
 fn a_session_keeps_its_adapter_and_adapters_share_no_blocks() {
-    let workload = made_up(Mix::Mixed, 5_000, 4, 64);
+    let workload = synthetic(Mix::Mixed, 5_000, 4, 64);
     let mut of_block = std::collections::HashMap::new();
     let mut used = [0; 4];
     for (number, request) in (0..).zip(&workload.requests) {
@@ -123,5 +123,5 @@ fn a_session_keeps_its_adapter_and_adapters_share_no_blocks() {
         }
     }
     assert!(used.is_sorted_by(|one, other| one > other), "{used:?}");
-    assert!(made_up(Mix::Chat, 50, 0, 64).requests.iter().all(|r| r.adapter.is_none()));
+    assert!(synthetic(Mix::Chat, 50, 0, 64).requests.iter().all(|r| r.adapter.is_none()));
 }

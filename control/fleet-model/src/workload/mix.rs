@@ -1,4 +1,4 @@
-//! Made-up workloads, each from a seed.
+//! Synthetic workloads, each from a seed.
 //!
 //! | mix | what it is |
 //! | --- | --- |
@@ -13,10 +13,10 @@ use crate::engine::pool::BlockId;
 use crate::random::{Purpose, Random};
 use crate::time::{Ps, from_seconds};
 
-/// A made-up workload.
+/// Shape of a synthetic workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Mix {
+pub enum Mix {
     /// Sessions of several turns.
     Chat,
     /// Long shared prefixes, many short calls.
@@ -31,14 +31,15 @@ pub(crate) enum Mix {
 
 /// Parameters of a synthetic workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct MadeUp {
-    pub(crate) mix: Mix,
+pub struct SyntheticWorkload {
+    /// Its shape.
+    pub mix: Mix,
     /// Requests per second.
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// LoRA adapters that sessions are for; 0 for none.
-    pub(crate) adapters: u32,
+    pub adapters: u32,
     /// Tokens per block.
-    pub(crate) block_size: u32,
+    pub block_size: u32,
 }
 
 /// Longest prompt, so that any request fits a small engine.
@@ -75,8 +76,8 @@ struct Maker {
 }
 
 /// About `count` requests: the last session may be cut short.
-pub(super) fn make(made_up: MadeUp, count: u32, seed: u64) -> Workload {
-    let MadeUp { mix, rate, adapters, block_size } = made_up;
+pub(super) fn make(synthetic: SyntheticWorkload, count: u32, seed: u64) -> Workload {
+    let SyntheticWorkload { mix, rate, adapters, block_size } = synthetic;
     let mut maker = Maker {
         workload: Workload::new(block_size),
         random: Random::new(seed, Purpose::Shapes),

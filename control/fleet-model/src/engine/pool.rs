@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 
 /// Identity of a block together with all before it.
-pub(crate) type BlockId = u32;
+pub type BlockId = u32;
 
 /// Leading blocks of a sequence that are in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

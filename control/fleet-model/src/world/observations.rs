@@ -3,7 +3,7 @@
 use super::World;
 use super::flight::{Flight, RequestEnd};
 use crate::policy::{PolicyKind, WorkerNumber};
-use crate::settings::SimulationSettings;
+use crate::settings::FleetSettings;
 use crate::time::Ps;
 use stator_protos::load::Load;
 
@@ -14,23 +14,29 @@ const BARS_MAX: usize = 4_096;
 
 /// All that a run leaves behind.
 #[derive(Debug)]
-pub(crate) struct Observations {
-    pub(crate) kind: PolicyKind,
+pub struct Observations {
+    /// The policy.
+    pub kind: PolicyKind,
     /// Each request, in the order of the workload.
-    pub(crate) requests: Vec<RequestMeasurement>,
+    pub requests: Vec<RequestMeasurement>,
     /// From the first arrival to the last end.
-    pub(crate) span: Ps,
+    pub span: Ps,
     /// Time that each worker spent on steps.
-    pub(crate) busy: Vec<Ps>,
-    pub(crate) preemptions: u64,
-    pub(crate) migrations: u64,
-    pub(crate) deaths: u64,
-    pub(crate) lost_batches: u64,
-    pub(crate) samples: Vec<Sample>,
+    pub busy: Vec<Ps>,
+    /// Times that a sequence had to start over in its engine.
+    pub preemptions: u64,
+    /// Times that a request went to another worker after a death.
+    pub migrations: u64,
+    /// Deaths of workers.
+    pub deaths: u64,
+    /// Batches of KV events that were lost.
+    pub lost_batches: u64,
+    /// The fleet over time: a bounded number of samples, evenly spaced.
+    pub samples: Vec<Sample>,
     /// Requests of the first worker that answers, in the order of their ends.
-    pub(crate) bars: Vec<Bar>,
+    pub bars: Vec<Bar>,
     /// Events of the simulation.
-    pub(crate) events: u64,
+    pub events: u64,
     watched: WorkerNumber,
     sample_interval: Ps,
     next_sample: Ps,
@@ -39,38 +45,49 @@ pub(crate) struct Observations {
 
 /// Measurements of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestMeasurement {
-    pub(crate) ttft: Option<Ps>,
-    pub(crate) itl: Option<Ps>,
-    pub(crate) complete: bool,
-    pub(crate) cached_tokens: u32,
+pub struct RequestMeasurement {
+    /// Time from arrival to the first token; none if none came.
+    pub ttft: Option<Ps>,
+    /// Mean gap between tokens; none for a single one.
+    pub itl: Option<Ps>,
+    /// Whether it was answered.
+    pub complete: bool,
+    /// Prompt tokens that were reused.
+    pub cached_tokens: u32,
 }
 
 /// The fleet at one moment: sums over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Sample {
-    pub(crate) at: Ps,
-    /// Requests that no worker has yet, that wait at one, and that run.
-    pub(crate) held: u32,
-    pub(crate) waiting: u32,
-    pub(crate) running: u32,
+pub struct Sample {
+    /// The moment.
+    pub at: Ps,
+    /// Requests without a worker.
+    pub held: u32,
+    /// Requests that wait at a worker.
+    pub waiting: u32,
+    /// Requests that run.
+    pub running: u32,
     /// The longest waiting line of one worker.
-    pub(crate) longest: u32,
-    /// Shares of all blocks.
-    pub(crate) used: f64,
-    pub(crate) cached: f64,
+    pub longest: u32,
+    /// Share of blocks that requests use.
+    pub used: f64,
+    /// Share of blocks that only the cache holds.
+    pub cached: f64,
 }
 
 /// One request at the watched worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bar {
-    pub(crate) placed: Ps,
-    pub(crate) first: Ps,
-    pub(crate) ended: Ps,
+pub struct Bar {
+    /// When the worker got it.
+    pub placed: Ps,
+    /// When its first token came.
+    pub first: Ps,
+    /// When it ended.
+    pub ended: Ps,
 }
 
 impl Observations {
-    pub(super) fn new(settings: &SimulationSettings, kind: PolicyKind) -> Self {
+    pub(super) fn new(settings: &FleetSettings, kind: PolicyKind) -> Self {
         Self {
             kind,
             requests: Vec::new(),

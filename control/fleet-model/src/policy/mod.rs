@@ -21,7 +21,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 /// A worker by its number, from 0.
-pub(crate) type WorkerNumber = u32;
+pub type WorkerNumber = u32;
 
 /// A request's place with a policy, until it ends.
 pub(crate) type PolicyTicket = u64;
@@ -139,7 +139,7 @@ pub(crate) trait Policy {
 /// The policies that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum PolicyKind {
+pub enum PolicyKind {
     /// Each worker in turn.
     RoundRobin,
     /// Any worker.
@@ -160,7 +160,7 @@ pub(crate) enum PolicyKind {
 
 impl PolicyKind {
     /// Its name on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
             Self::Random => "random",

@@ -33,20 +33,21 @@ pub(crate) type SequenceId = u32;
 
 /// Capacities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EngineLimits {
+pub struct EngineLimits {
     /// Tokens per block.
-    pub(crate) block_size: u32,
-    /// Blocks on the device and in host memory.
-    pub(crate) total_blocks: u32,
-    pub(crate) host_blocks: u32,
+    pub block_size: u32,
+    /// Blocks on the device.
+    pub total_blocks: u32,
+    /// Blocks in host memory.
+    pub host_blocks: u32,
     /// Sequences computed together.
-    pub(crate) max_running: u32,
+    pub max_running: u32,
     /// Tokens computed in one step, at least `max_running`.
-    pub(crate) step_tokens: u32,
+    pub step_tokens: u32,
     /// Reading one block from host memory.
-    pub(crate) onboard_block: Ps,
+    pub onboard_block: Ps,
     /// Most steps computed at once; 1 computes each alone, to the same effect.
-    pub(crate) stride: u32,
+    pub stride: u32,
 }
 
 /// A request, or what is left of one.

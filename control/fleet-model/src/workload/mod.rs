@@ -6,7 +6,7 @@ mod mooncake;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use mix::{MadeUp, Mix};
+pub use mix::{Mix, SyntheticWorkload};
 
 use crate::engine::pool::BlockId;
 use crate::random::{Purpose, Random};
@@ -14,11 +14,11 @@ use crate::time::{Ps, SECOND};
 use std::path::Path;
 
 /// Tokens of one block of a Mooncake trace.
-pub(crate) const TRACE_BLOCK: u32 = 512;
+pub const TRACE_BLOCK: u32 = 512;
 
 /// Arrival time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ArrivalTime {
+pub enum ArrivalTime {
     /// At this moment.
     At(Ps),
     /// So long after the one before it in its session has ended.
@@ -27,7 +27,7 @@ pub(crate) enum ArrivalTime {
 
 /// Class of a request, which decides its place in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// Somebody waits for it.
     Interactive,
     /// It fills the gaps.
@@ -36,18 +36,23 @@ pub(crate) enum Class {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkloadRequest {
-    pub(crate) arrival: ArrivalTime,
-    pub(crate) prompt_tokens: u32,
-    pub(crate) output_tokens: u32,
-    pub(crate) class: Class,
+pub struct WorkloadRequest {
+    /// Its arrival.
+    pub arrival: ArrivalTime,
+    /// Tokens of its prompt, at least 1.
+    pub prompt_tokens: u32,
+    /// Tokens of its answer, at least 1.
+    pub output_tokens: u32,
+    /// Its class.
+    pub class: Class,
     /// The tenant that sent it.
-    pub(crate) tenant: u32,
+    pub tenant: u32,
     /// The LoRA adapter that it is for.
-    pub(crate) adapter: Option<u32>,
-    /// The first request of its session, and the next one.
-    pub(crate) session: u32,
-    pub(crate) next: Option<u32>,
+    pub adapter: Option<u32>,
+    /// The first request of its session.
+    pub session: u32,
+    /// The next request of its session.
+    pub next: Option<u32>,
     /// Its runs of blocks, a range of [`Workload::runs`].
     runs: (u32, u32),
 }
@@ -62,32 +67,51 @@ struct Run {
 /// All requests of one simulation. Memory: about 50 bytes a request, whatever its length, as long
 /// as its blocks are numbered in a row.
 #[derive(Debug)]
-pub(crate) struct Workload {
-    pub(crate) requests: Vec<WorkloadRequest>,
+pub struct Workload {
+    /// The requests, each known by its place.
+    pub requests: Vec<WorkloadRequest>,
     runs: Vec<Run>,
     block_size: u32,
 }
 
-/// Why a workload cannot be had.
+/// Reason why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WorkloadError {
+pub enum WorkloadError {
+    /// The file cannot be read.
     #[error("trace {path:?}: {error}")]
-    Unreadable { path: String, error: std::io::Error },
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A line is malformed.
     #[error("trace {path:?}: line {line}: {fault}")]
-    Malformed { path: String, line: usize, fault: String },
+    Malformed {
+        /// The file.
+        path: String,
+        /// The number of the line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// The trace has no request.
     #[error("trace {path:?}: has no request")]
-    Empty { path: String },
+    Empty {
+        /// The file.
+        path: String,
+    },
 }
 
 /// Settings for the replay of a recorded trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Replay {
+pub struct Replay {
     /// Requests arrive so many times as fast.
-    pub(crate) speed: f64,
+    pub speed: f64,
     /// The trace is played so often, one after the other, each time with other prompts.
-    pub(crate) repeat: u32,
+    pub repeat: u32,
     /// Most requests, over all repetitions.
-    pub(crate) limit: u32,
+    pub limit: u32,
 }
 
 /// Reads a trace: CSV with Azure's header, or else Mooncake's JSON lines.
@@ -116,7 +140,7 @@ impl Workload {
     /// # Errors
     ///
     /// [`WorkloadError`] names the file, and the line if one cannot be read.
-    pub(crate) fn read(path: &Path, block_size: u32, play: Replay) -> Result<Self, WorkloadError> {
+    pub fn read(path: &Path, block_size: u32, play: Replay) -> Result<Self, WorkloadError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| WorkloadError::Unreadable { path: name.clone(), error })?;
@@ -128,9 +152,9 @@ impl Workload {
         if read.requests.is_empty() { Err(WorkloadError::Empty { path: name }) } else { Ok(read) }
     }
 
-    /// A made-up workload of about `count` requests.
-    pub(crate) fn made_up(made_up: MadeUp, count: u32, seed: u64) -> Self {
-        mix::make(made_up, count, seed)
+    /// A synthetic workload of about `count` requests.
+    pub fn synthetic(synthetic: SyntheticWorkload, count: u32, seed: u64) -> Self {
+        mix::make(synthetic, count, seed)
     }
 
     /// Identities of a request's leading blocks: those of its prompt, and of its answer where a
