@@ -165,13 +165,13 @@ impl FaultSettings {
 }
 
 impl Sides {
-    /// A worker's role, its number within the role, and the number of workers of that role.
-    fn place(&self, worker: WorkerNumber) -> (Role, u32, u32) {
-        let Self { prefill, decode, aggregated } = *self;
-        match worker {
-            _ if worker < prefill => (Role::Prefill, worker, prefill),
-            _ if worker < prefill + decode => (Role::Decode, worker - prefill, decode),
-            _ => (Role::Aggregated, worker - prefill - decode, aggregated),
+    /// The number of workers of a role.
+    pub fn of(&self, role: Role) -> u32 {
+        match role {
+            Role::Prefill => self.prefill,
+            Role::Decode => self.decode,
+            Role::Aggregated => self.aggregated,
+            Role::DecodeOnly | Role::Encode => 0,
         }
     }
 }
@@ -232,20 +232,16 @@ impl FleetSettings {
         self.sides.prefill + self.sides.decode + self.sides.aggregated
     }
 
-    /// Role of a worker; prefill workers have the lowest numbers.
-    pub(crate) fn role(&self, worker: WorkerNumber) -> Role {
-        self.sides.place(worker).0
-    }
-
     /// The first worker that answers.
     pub(crate) fn first_answering(&self) -> WorkerNumber {
         self.sides.prefill
     }
 
-    /// Adapters that a worker has loaded.
-    pub(crate) fn adapters_of(&self, worker: WorkerNumber) -> Vec<u32> {
-        let (_, number, workers) = self.sides.place(worker);
-        let has = |adapter: &u32| self.adapters.on(*adapter, number, workers);
+    /// Adapters that a worker has loaded, by its number among those of its role. Workers beyond
+    /// those of the start have what these have, in turn.
+    pub(crate) fn adapters_of(&self, role: Role, number: u32) -> Vec<u32> {
+        let workers = self.sides.of(role).max(1);
+        let has = |adapter: &u32| self.adapters.on(*adapter, number % workers, workers);
         (0..self.adapters.count).filter(has).collect()
     }
 
@@ -265,17 +261,6 @@ impl FleetSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn workers_are_numbered_by_role() {
-        let sides = Sides { prefill: 2, decode: 1, aggregated: 3 };
-        let roles = [0, 1, 2, 3, 5].map(|worker| sides.place(worker));
-        let (prefill, decode, all) = (Role::Prefill, Role::Decode, Role::Aggregated);
-        assert_eq!(
-            roles,
-            [(prefill, 0, 2), (prefill, 1, 2), (decode, 0, 1), (all, 0, 3), (all, 2, 3)]
-        );
-    }
 
     #[test]
     fn each_adapter_is_on_as_many_workers_and_loads_are_even() {

@@ -3,9 +3,16 @@
 use crate::args::SimulateArgs;
 use crate::report::{self, table};
 use anyhow::{Context, Result};
-use stator_fleet_model::{FleetSettings, RunOutcome, SyntheticWorkload, Workload, World};
+use stator_fleet_model::time::seconds;
+use stator_fleet_model::{
+    FleetSettings, Observations, PolicyKind, RunOutcome, SyntheticWorkload, Violation, Workload,
+    World,
+};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time between two lines that tell how far a run is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs every policy on every seed and writes the results.
 ///
@@ -41,7 +48,7 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<RunOutcome>> {
         }
         let Some(workload) = &workload else { continue };
         for kind in &args.policy {
-            let observations = World::new(&settings, workload, *kind).run();
+            let observations = finish(World::new(&settings, workload, *kind), *kind);
             let observations = observations.with_context(|| {
                 let one = SimulateArgs { policy: vec![*kind], ..args.clone() };
                 format!("a rule is broken; again with: {}", command(&one, seed))
@@ -50,6 +57,22 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<RunOutcome>> {
         }
     }
     Ok(outcomes)
+}
+
+/// Runs a world to its end; tells every few seconds how far it is.
+fn finish(mut world: World<'_>, kind: PolicyKind) -> Result<Observations, Violation> {
+    let mut shown = Instant::now();
+    let mut handled = 0_u64;
+    while world.step()? {
+        handled += 1;
+        if handled.is_multiple_of(1 << 16) && shown.elapsed() >= PROGRESS_INTERVAL {
+            let (state, name) = (world.state(), kind.name());
+            let (ended, now) = (state.totals.completed + state.totals.failed, seconds(state.now));
+            eprintln!("{name}: {ended} requests, {now:.0} s, {handled} events");
+            shown = Instant::now();
+        }
+    }
+    world.finish()
 }
 
 fn make(args: &SimulateArgs, seed: u64) -> Result<Workload> {

@@ -5,8 +5,8 @@
 //! of which is computed by it, and it needs another block in those steps for which
 //! `t = since - length` modulo the block size.
 
-use super::SequenceId;
 use super::rates::Batch;
+use super::request::SequenceId;
 use super::sequence::{Sequence, SequenceState, Sequences};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -9,72 +9,29 @@
 //! nothing per step: its length follows from the number of steps since it began, and the sums
 //! that steps need are kept for the whole batch ([`decoding`]).
 
+pub(crate) mod block;
 mod decoding;
 pub(crate) mod news;
 pub(crate) mod pool;
 pub(crate) mod rates;
+mod request;
 mod sequence;
 mod step;
 #[cfg(test)]
 mod tests;
 mod tier;
 
+pub use request::EngineLimits;
+pub(crate) use request::{EngineOutput, SequenceId, Submission};
+
 use crate::time::Ps;
 use decoding::Decoding;
 use news::KvNews;
-use pool::{BlockId, BlockPool};
+use pool::BlockPool;
 use rates::{Batch, Rates};
 use sequence::{SequenceState, Sequences};
 use stator_protos::load::Load;
 use std::collections::VecDeque;
-
-/// Names a sequence of one engine until it has ended.
-pub(crate) type SequenceId = u32;
-
-/// Capacities of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineLimits {
-    /// Tokens per block.
-    pub block_size: u32,
-    /// Blocks on the device.
-    pub total_blocks: u32,
-    /// Blocks in host memory.
-    pub host_blocks: u32,
-    /// Sequences computed together.
-    pub max_running: u32,
-    /// Tokens computed in one step, at least `max_running`.
-    pub step_tokens: u32,
-    /// Reading one block from host memory.
-    pub onboard_block: Ps,
-    /// Most steps computed at once; 1 computes each alone, to the same effect.
-    pub stride: u32,
-}
-
-/// A request, or what is left of one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Submission<'a> {
-    /// Its number, handed back with its outputs.
-    pub(crate) request: u32,
-    /// Tokens to begin with.
-    pub(crate) tokens: u32,
-    /// Tokens to generate, at least 1.
-    pub(crate) output: u32,
-    /// Identities of its leading blocks; those behind `tokens` are filled by its output.
-    pub(crate) blocks: &'a [BlockId],
-    /// KV of all tokens but the last that are not here comes from elsewhere in so long a time.
-    pub(crate) transfer: Option<Ps>,
-    /// Whether its blocks stay until [`Engine::drop_parked`].
-    pub(crate) park: bool,
-}
-
-/// Progress of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineOutput {
-    /// Its first token here came; so many tokens were not computed but reused.
-    First { request: u32, cached_tokens: u32 },
-    /// Its last token came.
-    Last { request: u32 },
-}
 
 /// Steps that are being computed.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! KV events as an engine publishes them.
 
-use super::pool::BlockId;
-use crate::random::mix;
-use stator_protos::hash::SequenceHash;
+use super::block::{BlockId, hash};
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 
 /// KV events since the last reading.
@@ -10,11 +8,6 @@ use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 pub(crate) struct KvNews {
     block_size: u32,
     events: Vec<KvEvent>,
-}
-
-/// The hash under which a block is known outside of engines.
-pub(crate) fn hash(id: BlockId) -> SequenceHash {
-    SequenceHash(mix(u64::from(id)))
 }
 
 impl KvNews {

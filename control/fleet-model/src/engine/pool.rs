@@ -4,14 +4,12 @@
 //! cache stays prefix-closed, because a sequence gives its blocks back last to first and the oldest
 //! idle block is evicted first.
 
+use super::block::BlockId;
 use super::news::KvNews;
 use super::tier::Tier;
 use crate::recency::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
-
-/// Identity of a block together with all before it.
-pub type BlockId = u32;
 
 /// Leading blocks of a sequence that are in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! One request on its way through an engine.
 
-use super::pool::{BlockId, BlockPool};
-use super::{EngineLimits, SequenceId, Submission};
+use super::block::BlockId;
+use super::pool::BlockPool;
+use super::request::{EngineLimits, SequenceId, Submission};
 use crate::time::Ps;
 
 /// Stage of a sequence.

@@ -2,6 +2,7 @@
 
 mod agent;
 
+use super::block::BlockId;
 use super::*;
 use proptest::{collection::vec, prelude::*};
 use stator_timing::Timing;

@@ -1,7 +1,7 @@
 //! Host memory below the device: takes what the device evicts, least recently used first out.
 
+use super::block::BlockId;
 use super::news::KvNews;
-use super::pool::BlockId;
 use crate::recency::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;

@@ -89,7 +89,7 @@ impl Policy for LlmD {
                 self.loaded.up(worker, member);
                 self.workers[worker as usize] = Some(Seen { load: Load::default(), capacity });
             }
-            WorkerNews::Down => {
+            WorkerNews::Draining { .. } | WorkerNews::Down => {
                 self.workers[worker as usize] = None;
                 self.known.clear(worker);
             }

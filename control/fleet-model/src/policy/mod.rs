@@ -2,6 +2,7 @@
 
 mod adapters;
 mod approximate;
+mod kind;
 mod llm_d;
 mod pair;
 mod placement;
@@ -9,11 +10,11 @@ mod prefix_hash;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::pool::BlockId;
+pub use kind::PolicyKind;
+
+use crate::engine::block::BlockId;
 use crate::time::Ps;
-use stator_placement::{
-    BusyThresholds, CostModel, Mode, PeerLoad, PlacementSettings, Role, SessionSettings, Split,
-};
+use stator_placement::{BusyThresholds, PeerLoad, Role, SessionSettings, Split};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -103,6 +104,8 @@ pub(crate) enum RequestProgress {
 pub(crate) enum WorkerNews<'a> {
     /// The worker is up, in this life.
     Up { generation: u64, member: &'a Member },
+    /// The worker finishes what it has and takes nothing new.
+    Draining { generation: u64, member: &'a Member },
     /// The worker is gone.
     Down,
     /// Load that the worker reported.
@@ -133,84 +136,5 @@ pub(crate) trait Policy {
     /// Load in flight at a worker, to tell other edges; nothing from a policy that tells nothing.
     fn booked(&self, _: WorkerNumber, _: Ps) -> PeerLoad {
         PeerLoad::default()
-    }
-}
-
-/// The policies that can be compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyKind {
-    /// Each worker in turn.
-    RoundRobin,
-    /// Any worker.
-    Random,
-    /// The worker with the fewest requests in flight.
-    LeastLoaded,
-    /// The less loaded of two at random.
-    PowerOfTwo,
-    /// SGLang's cache-aware router: the longest prefix that was sent before, unless loads differ.
-    PrefixHash,
-    /// llm-d's default profile: queue 2, KV utilisation 2, approximate prefix 3.
-    LlmD,
-    /// Dynamo's cost in blocks with its default weights, on this project's index.
-    Dynamo,
-    /// This project's placement with its default settings.
-    Stator,
-}
-
-impl PolicyKind {
-    /// Its name on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round-robin",
-            Self::Random => "random",
-            Self::LeastLoaded => "least-loaded",
-            Self::PowerOfTwo => "power-of-two",
-            Self::PrefixHash => "prefix-hash",
-            Self::LlmD => "llm-d",
-            Self::Dynamo => "dynamo",
-            Self::Stator => "stator",
-        }
-    }
-
-    /// A policy without workers.
-    pub(crate) fn build(self, common: &Common) -> Box<dyn Policy> {
-        let Common { block_size, busy, split, sessions, .. } = *common;
-        let defaults =
-            PlacementSettings { block_size, busy, sessions, ..PlacementSettings::default() };
-        // What has no opinion of its own splits whenever it can.
-        let mode = |mode| PlacementSettings { mode, split: Split::Always, ..defaults.clone() };
-        let settings = match self {
-            Self::RoundRobin => mode(Mode::RoundRobin),
-            Self::Random => mode(Mode::Random),
-            Self::LeastLoaded => mode(Mode::LeastLoaded),
-            Self::PowerOfTwo => mode(Mode::PowerOfTwo),
-            Self::Dynamo => PlacementSettings { cost: CostModel::Blocks, ..mode(Mode::Kv) },
-            Self::Stator => defaults,
-            Self::PrefixHash => {
-                return paired(common, || Box::new(prefix_hash::PrefixHash::new(block_size)));
-            }
-            Self::LlmD => return paired(common, || Box::new(llm_d::LlmD::new(block_size))),
-        };
-        let split = split.unwrap_or(settings.split);
-        Box::new(placement::PlacementPolicy::new(PlacementSettings { split, ..settings }))
-    }
-
-    /// Whether it is this project's placement, with these settings or others.
-    pub(crate) fn is_placed(self) -> bool {
-        !matches!(self, Self::PrefixHash | Self::LlmD)
-    }
-
-    /// Whether what workers publish of their KV makes a difference to it.
-    pub(crate) fn follows_events(self) -> bool {
-        matches!(self, Self::Dynamo | Self::Stator)
-    }
-}
-
-/// One for all workers, or one for each role.
-fn paired<P: Policy + 'static>(common: &Common, new: impl Fn() -> Box<P>) -> Box<dyn Policy> {
-    match common.paired {
-        true => Box::new(pair::PairedPolicies::new(new(), new())),
-        false => new(),
     }
 }

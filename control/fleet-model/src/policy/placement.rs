@@ -4,7 +4,7 @@ use super::{
     Choice, Member, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews,
     WorkerNumber,
 };
-use crate::engine::news::hash;
+use crate::engine::block::hash;
 use crate::time::{Ps, duration};
 use stator_placement::{
     Adapter, BookingId, Label, PeerLoad, PickError, Placement, PlacementRequest, PlacementSettings,
@@ -23,12 +23,12 @@ impl PlacementPolicy {
         Self { placement: Placement::new(settings) }
     }
 
-    fn up(&mut self, worker: WorkerRank, generation: u64, member: &Member) {
+    fn up(&mut self, worker: WorkerRank, life: u64, member: &Member, accepting: bool) {
         self.placement.worker_up(Worker {
             worker,
-            generation: Generation(generation),
+            generation: Generation(life),
             total_blocks: member.total_blocks,
-            accepting: true,
+            accepting,
             suspect: false,
             publishes_events: true,
         });
@@ -65,7 +65,10 @@ impl Policy for PlacementPolicy {
         // No background task expires bookings here, as the proxy and the picker have one.
         self.placement.expire(Time(duration(now)));
         match news {
-            WorkerNews::Up { generation, member } => self.up(worker, generation, member),
+            WorkerNews::Up { generation, member } => self.up(worker, generation, member, true),
+            WorkerNews::Draining { generation, member } => {
+                self.up(worker, generation, member, false);
+            }
             WorkerNews::Down => {
                 self.placement.worker_down(worker);
             }

@@ -83,6 +83,10 @@ impl Policy for PrefixHash {
                 }
                 self.requests[worker as usize] = Some(0);
             }
+            WorkerNews::Draining { .. } => {
+                self.requests[worker as usize] = None;
+                self.known.clear(worker);
+            }
             WorkerNews::Down => {
                 self.requests[worker as usize] = None;
                 self.tickets.retain(|_, at| *at != worker);

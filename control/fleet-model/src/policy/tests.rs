@@ -1,7 +1,7 @@
 //! Each policy on a few workers, by what makes it that policy.
 
 use super::*;
-use crate::engine::news::hash;
+use crate::engine::block::hash;
 
 const BLOCK: u32 = 64;
 

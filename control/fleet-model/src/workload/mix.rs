@@ -8,10 +8,10 @@
 //! | `batch` | 64 at once, in the background |
 //! | `mixed` | 50 % chat, 30 % agents, 10 % summarise, 10 % batch |
 
-use super::{ArrivalTime, Class, Poisson, Run, Workload, WorkloadRequest};
-use crate::engine::pool::BlockId;
+use super::{ArrivalTime, Class, Run, Workload, WorkloadRequest};
+use crate::engine::block::BlockId;
 use crate::random::{Purpose, Random};
-use crate::time::{Ps, from_seconds};
+use crate::time::{Ps, SECOND, from_seconds};
 
 /// Shape of a synthetic workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -75,40 +75,42 @@ struct Maker {
     count: u32,
 }
 
-/// About `count` requests: the last session may be cut short.
-pub(super) fn make(synthetic: SyntheticWorkload, count: u32, seed: u64) -> Workload {
-    let SyntheticWorkload { mix, rate, adapters, block_size } = synthetic;
-    let mut maker = Maker {
-        workload: Workload::new(block_size),
-        random: Random::new(seed, Purpose::Shapes),
-        adapter: Random::new(seed, Purpose::Adapters),
-        adapters,
-        next_block: 0,
-        chat: Vec::new(),
-        tools: Vec::new(),
-        count,
-    };
-    maker.chat = maker.prefixes(&CHAT_PREFIXES);
-    maker.tools = maker.prefixes(&TOOL_PREFIXES);
-    // Sessions begin so that requests come at the rate on average.
-    let mut starts = Poisson::new(seed, rate);
-    while maker.missing() > 0 {
-        let before = maker.workload.requests.len();
-        let at = starts.next();
-        match mix {
-            Mix::Chat => maker.chat(at),
-            Mix::Agents => maker.agent(at),
-            Mix::Summarise => maker.summary(at),
-            Mix::Batch => maker.burst(at),
-            Mix::Mixed => maker.any(at),
+impl Workload {
+    /// A synthetic workload of about `count` requests: the last session may be cut short.
+    pub fn synthetic(synthetic: SyntheticWorkload, count: u32, seed: u64) -> Self {
+        let SyntheticWorkload { mix, rate, adapters, block_size } = synthetic;
+        let mut maker = Maker {
+            workload: Workload::new(block_size),
+            random: Random::new(seed, Purpose::Shapes),
+            adapter: Random::new(seed, Purpose::Adapters),
+            adapters,
+            next_block: 0,
+            chat: Vec::new(),
+            tools: Vec::new(),
+            count,
+        };
+        maker.chat = maker.prefixes(&CHAT_PREFIXES);
+        maker.tools = maker.prefixes(&TOOL_PREFIXES);
+        // Sessions begin so that requests come at the rate on average.
+        let mut starts = Poisson::new(seed, rate);
+        while maker.missing() > 0 {
+            let before = maker.workload.requests.len();
+            let at = starts.next();
+            match mix {
+                Mix::Chat => maker.chat(at),
+                Mix::Agents => maker.agent(at),
+                Mix::Summarise => maker.summary(at),
+                Mix::Batch => maker.burst(at),
+                Mix::Mixed => maker.any(at),
+            }
+            // A session of n requests stands for n arrivals.
+            let made = maker.workload.requests.len() - before;
+            for _ in 1..made {
+                starts.next();
+            }
         }
-        // A session of n requests stands for n arrivals.
-        let made = maker.workload.requests.len() - before;
-        for _ in 1..made {
-            starts.next();
-        }
+        maker.workload
     }
-    maker.workload
 }
 
 impl Maker {
@@ -258,5 +260,23 @@ impl Maker {
             7_200..9_957 => self.summary(at),
             _ => self.burst(at),
         }
+    }
+}
+
+/// Moments of a Poisson process.
+struct Poisson {
+    random: Random,
+    mean: f64,
+    at: f64,
+}
+
+impl Poisson {
+    fn new(seed: u64, rate: f64) -> Self {
+        Self { random: Random::new(seed, Purpose::Arrivals), mean: 1.0 / rate, at: 0.0 }
+    }
+
+    fn next(&mut self) -> Ps {
+        self.at += self.random.exponential(self.mean);
+        (self.at * SECOND as f64) as Ps
     }
 }

@@ -3,15 +3,16 @@
 mod azure;
 mod mix;
 mod mooncake;
+mod read;
 #[cfg(test)]
 mod tests;
 
 pub use mix::{Mix, SyntheticWorkload};
+pub use read::WorkloadError;
+pub(crate) use read::parse;
 
-use crate::engine::pool::BlockId;
-use crate::random::{Purpose, Random};
-use crate::time::{Ps, SECOND};
-use std::path::Path;
+use crate::engine::block::BlockId;
+use crate::time::Ps;
 
 /// Tokens of one block of a Mooncake trace.
 pub const TRACE_BLOCK: u32 = 512;
@@ -74,35 +75,6 @@ pub struct Workload {
     block_size: u32,
 }
 
-/// Reason why a trace cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkloadError {
-    /// The file cannot be read.
-    #[error("trace {path:?}: {error}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A line is malformed.
-    #[error("trace {path:?}: line {line}: {fault}")]
-    Malformed {
-        /// The file.
-        path: String,
-        /// The number of the line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        fault: String,
-    },
-    /// The trace has no request.
-    #[error("trace {path:?}: has no request")]
-    Empty {
-        /// The file.
-        path: String,
-    },
-}
-
 /// Settings for the replay of a recorded trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
@@ -114,47 +86,10 @@ pub struct Replay {
     pub limit: u32,
 }
 
-/// Reads a trace: CSV with Azure's header, or else Mooncake's JSON lines.
-///
-/// # Errors
-///
-/// The number of the line that cannot be read, and why.
-pub(crate) fn parse(
-    text: &str,
-    block_size: u32,
-    play: Replay,
-) -> Result<Workload, (usize, String)> {
-    match azure::is_azure(text) {
-        true => azure::read(text, block_size, play),
-        false => mooncake::read(text, block_size, play),
-    }
-}
-
 impl Workload {
-    fn new(block_size: u32) -> Self {
+    /// A workload without requests; `block_size` is that of the fleet.
+    pub fn new(block_size: u32) -> Self {
         Self { requests: Vec::new(), runs: Vec::new(), block_size }
-    }
-
-    /// Reads a trace: CSV with Azure's header, or else Mooncake's JSON lines.
-    ///
-    /// # Errors
-    ///
-    /// [`WorkloadError`] names the file, and the line if one cannot be read.
-    pub fn read(path: &Path, block_size: u32, play: Replay) -> Result<Self, WorkloadError> {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| WorkloadError::Unreadable { path: name.clone(), error })?;
-        let malformed = |(line, fault)| {
-            let path = name.clone();
-            WorkloadError::Malformed { path, line, fault }
-        };
-        let read = parse(&text, block_size, play).map_err(malformed)?;
-        if read.requests.is_empty() { Err(WorkloadError::Empty { path: name }) } else { Ok(read) }
-    }
-
-    /// A synthetic workload of about `count` requests.
-    pub fn synthetic(synthetic: SyntheticWorkload, count: u32, seed: u64) -> Self {
-        mix::make(synthetic, count, seed)
     }
 
     /// Identities of a request's leading blocks: those of its prompt, and of its answer where a
@@ -168,7 +103,11 @@ impl Workload {
     }
 
     /// Adds a request on its own whose leading blocks are these.
-    fn push(&mut self, mut request: WorkloadRequest, blocks: impl IntoIterator<Item = BlockId>) {
+    pub fn push(
+        &mut self,
+        mut request: WorkloadRequest,
+        blocks: impl IntoIterator<Item = BlockId>,
+    ) {
         let first = self.runs.len() as u32;
         for id in blocks {
             match self.runs[first as usize..].last_mut() {
@@ -192,7 +131,7 @@ impl Workload {
 
 impl WorkloadRequest {
     /// An interactive request on its own, without blocks yet.
-    fn new(arrival: ArrivalTime, prompt_tokens: u32, output_tokens: u32) -> Self {
+    pub fn new(arrival: ArrivalTime, prompt_tokens: u32, output_tokens: u32) -> Self {
         Self {
             arrival,
             prompt_tokens,
@@ -204,23 +143,5 @@ impl WorkloadRequest {
             next: None,
             runs: (0, 0),
         }
-    }
-}
-
-/// Moments of a Poisson process.
-struct Poisson {
-    random: Random,
-    mean: f64,
-    at: f64,
-}
-
-impl Poisson {
-    fn new(seed: u64, rate: f64) -> Self {
-        Self { random: Random::new(seed, Purpose::Arrivals), mean: 1.0 / rate, at: 0.0 }
-    }
-
-    fn next(&mut self) -> Ps {
-        self.at += self.random.exponential(self.mean);
-        (self.at * SECOND as f64) as Ps
     }
 }

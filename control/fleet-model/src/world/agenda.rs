@@ -29,9 +29,11 @@ pub(super) enum Event {
     /// Some worker dies,
     Death,
     /// is known to be dead,
-    Detected { worker: WorkerNumber },
-    /// and comes back.
-    Restart { worker: WorkerNumber },
+    Detected { worker: WorkerNumber, generation: u64 },
+    /// and comes back; or one that was ordered is up.
+    Start { worker: WorkerNumber, generation: u64 },
+    /// A worker that takes no more requests has none left.
+    Retire { worker: WorkerNumber, generation: u64 },
     /// Requests for which there was no worker have waited too long.
     Deadline,
 }
@@ -51,6 +53,11 @@ impl Agenda {
 
     pub(super) fn next(&mut self) -> Option<(Ps, Event)> {
         self.heap.pop().map(|Reverse((when, _, event))| (when, event))
+    }
+
+    /// Moment of the next event.
+    pub(super) fn next_at(&self) -> Option<Ps> {
+        self.heap.peek().map(|Reverse((when, _, _))| *when)
     }
 
     /// Events made since the start.

@@ -1,65 +1,11 @@
-//! Edges, which place requests and tell each other their load.
+//! Edges at work: news of workers and requests, and messages between edges.
 
 use super::World;
 use super::agenda::Event;
-use super::turns::TurnCheck;
+use super::edge::{Edge, Gauges};
 use crate::policy::{Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber};
 use crate::settings::Exchange;
-use crate::time::Ps;
 use stator_placement::PeerLoad;
-use stator_queue::{Fairness, Queues};
-
-/// A proxy or a picker: it sees its share of the requests, and everything that workers say.
-pub(super) struct Edge {
-    pub(super) policy: Box<dyn Policy>,
-    /// Requests without a worker. `None` while they are offered to the policy.
-    pub(super) queue: Option<Queues<u32>>,
-    /// Queued requests of the interactive class.
-    pub(super) urgent: u32,
-    /// Check that waiting flows are served alike.
-    pub(super) turns: TurnCheck,
-    /// Whether it is about to tell the others, and the time when it last did.
-    tells: bool,
-    told_at: Option<Ps>,
-    /// By worker, the load that it told the others last, and the load that they know of.
-    told: Vec<PeerLoad>,
-    known: Vec<PeerLoad>,
-}
-
-/// Changes of an edge's load in flight, by worker.
-#[derive(Debug)]
-pub(super) struct Gauges {
-    edge: usize,
-    changed: Vec<(WorkerNumber, PeerLoad)>,
-}
-
-impl Edge {
-    pub(super) fn new(
-        policy: Box<dyn Policy>,
-        queue: Queues<u32>,
-        fairness: Fairness,
-        workers: u32,
-    ) -> Self {
-        let turns = TurnCheck::new(fairness);
-        let nothing = vec![PeerLoad::default(); workers as usize];
-        let (queue, told) = (Some(queue), nothing.clone());
-        Self { policy, queue, urgent: 0, turns, tells: false, told_at: None, told, known: nothing }
-    }
-
-    /// Its requests without a worker.
-    pub(super) fn waiting(&self) -> u32 {
-        self.queue.as_ref().map_or(0, |queue| queue.waiting().requests as u32)
-    }
-
-    /// Load changes since the edge last told the others.
-    fn changes(&mut self, now: Ps) -> Vec<(WorkerNumber, PeerLoad)> {
-        let changed = (0..).zip(&mut self.told).filter_map(|(worker, told)| {
-            let load = self.policy.booked(worker, now);
-            (std::mem::replace(told, load) != load).then_some((worker, load))
-        });
-        changed.collect()
-    }
-}
 
 impl World<'_> {
     /// The policy that placed a request, or will.

@@ -2,14 +2,16 @@
 
 use super::World;
 use super::agenda::Event;
-use super::worker::Feed;
+use super::worker::Tenure;
 use crate::policy::{WorkerNews, WorkerNumber};
 use crate::time::from_seconds;
 
 impl World<'_> {
     /// Decides when the next worker dies.
     pub(super) fn plan_death(&mut self) {
-        let rate = self.settings.faults.deaths_per_hour * f64::from(self.settings.workers());
+        let held = self.workers.iter().filter(|worker| worker.tenure != Tenure::Retired).count();
+        // An empty fleet may grow again.
+        let rate = self.settings.faults.deaths_per_hour * held.max(1) as f64;
         if rate > 0.0 {
             let wait = self.deaths.exponential(3_600.0 / rate);
             self.agenda.at(self.now + from_seconds(wait), Event::Death);
@@ -20,7 +22,8 @@ impl World<'_> {
     pub(super) fn death(&mut self) {
         self.plan_death();
         let alive = |worker: &WorkerNumber| self.workers[*worker as usize].alive;
-        let living: Vec<WorkerNumber> = (0..self.settings.workers()).filter(alive).collect();
+        let workers = self.workers.len() as WorkerNumber;
+        let living: Vec<WorkerNumber> = (0..workers).filter(alive).collect();
         if living.is_empty() {
             return;
         }
@@ -39,12 +42,17 @@ impl World<'_> {
         at.die(fresh);
         self.observations.deaths += 1;
         let faults = &self.settings.faults;
-        self.agenda.at(self.now + faults.detection, Event::Detected { worker });
-        self.agenda.at(self.now + faults.restart, Event::Restart { worker });
+        let generation = at.generation;
+        self.agenda.at(self.now + faults.detection, Event::Detected { worker, generation });
+        self.agenda.at(self.now + faults.restart, Event::Start { worker, generation });
     }
 
     /// The fleet takes notice: what the worker had goes elsewhere.
-    pub(super) fn detected(&mut self, worker: WorkerNumber) {
+    pub(super) fn detected(&mut self, worker: WorkerNumber, generation: u64) {
+        // A worker that was drained may have gone meanwhile.
+        if self.workers[worker as usize].generation != generation {
+            return;
+        }
         let requests = self.workers[worker as usize].requests.clone();
         // The policy forgets the worker first, so that none of them goes back to it.
         self.workers[worker as usize].listed = false;
@@ -52,16 +60,6 @@ impl World<'_> {
         for request in requests {
             self.migrate(request);
         }
-        self.offer();
-    }
-
-    /// A new life, with nothing of the old one.
-    pub(super) fn restart(&mut self, worker: WorkerNumber) {
-        let at = &mut self.workers[worker as usize];
-        at.alive = true;
-        at.generation += 1;
-        at.feed = Feed::default();
-        self.announce(worker);
         self.offer();
     }
 }

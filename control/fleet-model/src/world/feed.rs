@@ -1,7 +1,7 @@
 //! Reports and KV events of workers, and their arrival: late, or not at all.
 
 use super::agenda::Event;
-use super::worker::Batch;
+use super::worker::{Batch, Tenure};
 use super::{Report, Violation, World};
 use crate::policy::{RequestProgress, WorkerNews, WorkerNumber};
 
@@ -88,7 +88,7 @@ impl World<'_> {
         let place = (0..).find(|place| self.reports.get(*place).is_none_or(Vec::is_empty));
         let place = place.unwrap_or_default();
         let mut reports = self.reports.get_mut(place).map(std::mem::take).unwrap_or_default();
-        for worker in (group..self.settings.workers()).step_by(groups as usize) {
+        for worker in (group..self.workers.len() as WorkerNumber).step_by(groups as usize) {
             if !self.workers[worker as usize].alive {
                 continue;
             }
@@ -120,9 +120,10 @@ impl World<'_> {
         if !self.observations.wants_sample(self.now) {
             return Ok(());
         }
-        let loads = self.workers.iter().map(|worker| worker.engine.load());
+        let there = self.workers.iter().filter(|worker| worker.tenure != Tenure::Retired);
+        let loads = there.map(|worker| worker.engine.load());
         self.observations.sample(self.now, self.waiting(), loads);
-        let worker = self.observations.samples_taken() % self.settings.workers();
+        let worker = self.observations.samples_taken() % self.workers.len() as WorkerNumber;
         self.check_worker(worker)?;
         self.check_bookings()
     }

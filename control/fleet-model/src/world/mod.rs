@@ -1,9 +1,10 @@
 //! The simulated fleet: workers, the network between, faults, and the policy under test, driven
 //! by one agenda in virtual time.
 //!
-//! Start reading at [`World::run`]; [`World::place`] is what becomes of a request.
+//! Start reading at [`World::step`]; [`World::place`] is what becomes of a request.
 
 mod agenda;
+mod edge;
 mod edges;
 mod faults;
 mod feed;
@@ -11,6 +12,8 @@ mod flight;
 mod observations;
 mod place;
 mod rules;
+mod scale;
+mod state;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -19,26 +22,27 @@ mod waiting;
 mod worker;
 
 pub use observations::{Bar, Observations, RequestMeasurement, Sample};
+pub use state::{FleetState, FleetTotals, RoleState};
 
-use crate::engine::pool::BlockId;
+use crate::engine::block::BlockId;
 use crate::engine::rates::Rates;
 use crate::engine::{Engine, EngineOutput};
-use crate::policy::{Member, PolicyKind, WorkerNews, WorkerNumber};
+use crate::policy::{PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
 use crate::settings::FleetSettings;
 use crate::time::{MS, Ps};
 use crate::workload::{ArrivalTime, Workload};
 use agenda::{Agenda, Event};
-use edges::{Edge, Gauges};
-use flight::Flight;
+use edge::{Edge, Gauges};
+use flight::{Flight, RequestEnd};
+use stator_placement::Role;
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
 use stator_queue::Queues;
 use std::collections::VecDeque;
-use std::time::Instant;
-use worker::{Batch, Worker};
+use worker::{Batch, Tenure, Worker};
 
-/// A rule that was broken: a fault of the simulator, or of what it runs.
+/// A rule that was broken: a fault of the model, or of what it runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}, at {at_ms} ms")]
 pub struct Violation {
@@ -82,7 +86,9 @@ pub struct World<'a> {
     deaths: Random,
     picks: Random,
     assigned: Random,
+    stragglers: Random,
     observations: Observations,
+    totals: FleetTotals,
     scratch: Scratch,
 }
 
@@ -117,14 +123,16 @@ impl<'a> World<'a> {
             deaths: Random::new(settings.seed, Purpose::Deaths),
             picks: Random::new(settings.seed, Purpose::Picks),
             assigned: Random::new(settings.seed, Purpose::Edges),
+            stragglers: Random::new(settings.seed, Purpose::Stragglers),
             observations: Observations::new(settings, kind),
+            totals: FleetTotals::default(),
             scratch: Scratch::default(),
         };
         let new = |_| {
             let queue = Queues::new(settings.queue.clone());
             // All bands have one policy.
             let fairness = settings.queue.default_band.fairness;
-            Edge::new(kind.build(&settings.common()), queue, fairness, settings.workers())
+            Edge::new(kind.build(&settings.common()), queue, fairness)
         };
         world.edges = (0..settings.edges.count).map(new).collect();
         world.build_workers();
@@ -133,14 +141,13 @@ impl<'a> World<'a> {
     }
 
     fn build_workers(&mut self) {
-        let settings = self.settings;
-        let mut slow = Random::new(settings.seed, Purpose::Stragglers);
-        for _ in 0..settings.workers() {
-            let straggles = slow.unit() < settings.faults.stragglers;
-            let slow = if straggles { settings.faults.straggler_slowdown } else { 1.0 };
-            self.workers.push(Worker::new(self.engine(slow), slow));
+        for role in [Role::Prefill, Role::Decode, Role::Aggregated] {
+            for _ in 0..self.settings.sides.of(role) {
+                let worker = self.build(role);
+                self.workers[worker as usize].start();
+            }
         }
-        (0..settings.workers()).for_each(|worker| self.announce(worker));
+        (0..self.settings.workers()).for_each(|worker| self.announce(worker));
     }
 
     fn begin(&mut self) {
@@ -158,31 +165,86 @@ impl<'a> World<'a> {
         self.plan_death();
     }
 
+    /// Handles the next event; false once every request has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`] if a rule is broken.
+    pub fn step(&mut self) -> Result<bool, Violation> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        let Some((at, event)) = self.agenda.next() else {
+            return Err(self.violation(format!("{} requests never end", self.left)));
+        };
+        self.now = at;
+        self.handle(event)?;
+        self.broken.take().map_or(Ok(true), Err)
+    }
+
+    /// Runs up to a moment; false once every request has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`] if a rule is broken on the way.
+    pub fn run_until(&mut self, end: Ps) -> Result<bool, Violation> {
+        // An empty agenda with requests left is for `step` to complain about.
+        while self.left > 0 && self.agenda.next_at().is_none_or(|at| at <= end) {
+            self.step()?;
+        }
+        if self.left > 0 {
+            self.now = self.now.max(end);
+        }
+        Ok(self.left > 0)
+    }
+
     /// Runs until every request has ended.
     ///
     /// # Errors
     ///
     /// [`Violation`] if a rule is broken on the way.
-    pub fn run(mut self) -> Result<Observations, Violation> {
-        let mut shown = Instant::now();
-        let mut handled = 0_u64;
-        while self.left > 0 {
-            let Some((at, event)) = self.agenda.next() else {
-                return Err(self.violation(format!("{} requests never end", self.left)));
-            };
-            self.now = at;
-            self.handle(event)?;
-            if let Some(violation) = self.broken.take() {
-                return Err(violation);
-            }
-            handled += 1;
-            if handled.is_multiple_of(1 << 16) && shown.elapsed().as_secs() >= 5 {
-                self.show_progress();
-                shown = Instant::now();
-            }
-        }
+    pub fn finish(mut self) -> Result<Observations, Violation> {
+        while self.step()? {}
         self.check_end()?;
-        Ok(observations::finish(self))
+        let asked = self.workload.requests.iter();
+        let measured = asked.zip(&self.flights).map(|(asked, flight)| RequestMeasurement {
+            ttft: flight.ttft(),
+            itl: flight.itl(asked.output_tokens),
+            complete: flight.ending == Some(RequestEnd::Complete),
+            cached_tokens: flight.cached_tokens.unwrap_or(0),
+        });
+        let first = self.flights.iter().map(|flight| flight.arrived).min().unwrap_or(0);
+        let last = self.flights.iter().filter_map(|flight| flight.ended).max().unwrap_or(0);
+        let held = self.workers.iter().filter(|worker| worker.tenure != Tenure::Retired);
+        let held: u128 = held.map(|worker| u128::from(self.now - worker.ordered)).sum();
+        let preemptions = |worker: &Worker| worker.preemptions + worker.engine.preemptions();
+        Ok(Observations {
+            requests: measured.collect(),
+            span: last - first,
+            busy: self.workers.iter().map(Worker::busy).collect(),
+            worker_time: self.observations.worker_time + held,
+            preemptions: self.workers.iter().map(preemptions).sum(),
+            events: self.agenda.made(),
+            ..self.observations
+        })
+    }
+
+    /// The fleet as it is now. Reading it changes nothing.
+    pub fn state(&self) -> FleetState {
+        let of = |role| {
+            let mut state = RoleState::default();
+            let workers = self.workers.iter().filter(|worker| worker.member.role == role);
+            workers.for_each(|worker| state.add(worker));
+            state
+        };
+        FleetState {
+            now: self.now,
+            held: self.waiting(),
+            prefill: of(Role::Prefill),
+            decode: of(Role::Decode),
+            aggregated: of(Role::Aggregated),
+            totals: self.totals,
+        }
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
@@ -191,6 +253,9 @@ impl<'a> World<'a> {
                 let flight = &mut self.flights[request as usize];
                 flight.arrived = self.now;
                 flight.edge = self.assigned.below(self.settings.edges.count) as u8;
+                let asked = &self.workload.requests[request as usize];
+                self.totals.arrived += 1;
+                self.totals.prompt_tokens += u64::from(asked.prompt_tokens);
                 self.place(request);
             }
             Event::RunEnds { worker, epoch } => self.run_ends(worker, epoch)?,
@@ -202,8 +267,9 @@ impl<'a> World<'a> {
             Event::Published { batch } => self.published(batch),
             Event::Resync { worker, generation } => self.resync(worker, generation),
             Event::Death => self.death(),
-            Event::Detected { worker } => self.detected(worker),
-            Event::Restart { worker } => self.restart(worker),
+            Event::Detected { worker, generation } => self.detected(worker, generation),
+            Event::Start { worker, generation } => self.start(worker, generation),
+            Event::Retire { worker, generation } => self.retire(worker, generation),
             Event::Deadline => self.expire(),
         }
         Ok(())
@@ -218,13 +284,7 @@ impl<'a> World<'a> {
     fn announce(&mut self, worker: WorkerNumber) {
         self.workers[worker as usize].listed = true;
         let generation = self.workers[worker as usize].generation;
-        let member = Member {
-            role: self.settings.role(worker),
-            host: worker / self.settings.transfer.host_workers,
-            total_blocks: self.settings.limits.total_blocks,
-            step_tokens: self.settings.limits.step_tokens,
-            adapters: self.settings.adapters_of(worker),
-        };
+        let member = self.workers[worker as usize].member.clone();
         self.hear(worker, WorkerNews::Up { generation, member: &member });
         self.tell_others(worker);
     }
@@ -284,16 +344,5 @@ impl<'a> World<'a> {
 
     fn violation(&self, rule: String) -> Violation {
         Violation { rule, at_ms: self.now / MS }
-    }
-
-    fn show_progress(&self) {
-        let all = self.flights.len();
-        eprintln!(
-            "{}: {} of {all} requests, {} s, {} events",
-            self.kind.name(),
-            all - self.left,
-            self.now / (1_000 * MS),
-            self.agenda.made(),
-        );
     }
 }

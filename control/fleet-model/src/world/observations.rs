@@ -1,7 +1,6 @@
 //! Measurements of a run, for reports.
 
-use super::World;
-use super::flight::{Flight, RequestEnd};
+use super::flight::Flight;
 use crate::policy::{PolicyKind, WorkerNumber};
 use crate::settings::FleetSettings;
 use crate::time::Ps;
@@ -21,8 +20,11 @@ pub struct Observations {
     pub requests: Vec<RequestMeasurement>,
     /// From the first arrival to the last end.
     pub span: Ps,
-    /// Time that each worker spent on steps.
+    /// Time that each worker spent on steps, by its number. A worker that was added may have the
+    /// number of one that has gone.
     pub busy: Vec<Ps>,
+    /// Time that workers were held, all together: from their order until they were gone.
+    pub worker_time: u128,
     /// Times that a sequence had to start over in its engine.
     pub preemptions: u64,
     /// Times that a request went to another worker after a death.
@@ -37,10 +39,10 @@ pub struct Observations {
     pub bars: Vec<Bar>,
     /// Events of the simulation.
     pub events: u64,
-    watched: WorkerNumber,
-    sample_interval: Ps,
-    next_sample: Ps,
-    taken: u32,
+    pub(super) watched: WorkerNumber,
+    pub(super) sample_interval: Ps,
+    pub(super) next_sample: Ps,
+    pub(super) taken: u32,
 }
 
 /// Measurements of one request.
@@ -93,6 +95,7 @@ impl Observations {
             requests: Vec::new(),
             span: 0,
             busy: Vec::new(),
+            worker_time: 0,
             preemptions: 0,
             migrations: 0,
             deaths: 0,
@@ -126,8 +129,10 @@ impl Observations {
             blocks.1 += u64::from(load.cached_blocks);
             blocks.2 += u64::from(load.total_blocks);
         }
-        sample.used = blocks.0 as f64 / blocks.2 as f64;
-        sample.cached = blocks.1 as f64 / blocks.2 as f64;
+        // A fleet may have no worker for a while.
+        let total = blocks.2.max(1) as f64;
+        sample.used = blocks.0 as f64 / total;
+        sample.cached = blocks.1 as f64 / total;
         self.samples.push(sample);
         self.taken += 1;
         // Every other sample goes and the interval doubles: an even sample in bounded memory.
@@ -149,26 +154,4 @@ impl Observations {
             self.bars.push(Bar { placed: flight.placed, first, ended });
         }
     }
-}
-
-/// Everything is over.
-pub(super) fn finish(world: World<'_>) -> Observations {
-    let mut observations = world.observations;
-    let asked = world.workload.requests.iter();
-    let measured =
-        |(asked, flight): (&crate::workload::WorkloadRequest, &Flight)| RequestMeasurement {
-            ttft: flight.ttft(),
-            itl: flight.itl(asked.output_tokens),
-            complete: flight.ending == Some(RequestEnd::Complete),
-            cached_tokens: flight.cached_tokens.unwrap_or(0),
-        };
-    observations.requests = asked.zip(&world.flights).map(measured).collect();
-    let first = world.flights.iter().map(|flight| flight.arrived).min().unwrap_or(0);
-    let last = world.flights.iter().filter_map(|flight| flight.ended).max().unwrap_or(0);
-    observations.span = last - first;
-    observations.busy = world.workers.iter().map(super::worker::Worker::busy).collect();
-    let preemptions = |worker: &super::Worker| worker.preemptions + worker.engine.preemptions();
-    observations.preemptions = world.workers.iter().map(preemptions).sum();
-    observations.events = world.agenda.made();
-    observations
 }

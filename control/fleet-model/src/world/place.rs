@@ -4,7 +4,7 @@ use super::agenda::Event;
 use super::flight::{RequestEnd, RequestLeg};
 use super::{Violation, World};
 use crate::engine::Submission;
-use crate::engine::news::hash;
+use crate::engine::block::hash;
 use crate::policy::{NoPick, PickQuery, RequestProgress, WorkerNumber};
 use crate::time::Ps;
 use crate::workload::ArrivalTime;
@@ -123,7 +123,11 @@ impl World<'_> {
             Some(prefill) => self.progress(request, prefill.ticket, RequestProgress::First),
             None => {
                 let ticket = flight.main.map(|leg| leg.ticket);
-                flight.first.get_or_insert(now);
+                if flight.first.is_none() {
+                    flight.first = Some(now);
+                    self.totals.answered += 1;
+                    self.totals.ttft += u128::from(now - flight.arrived);
+                }
                 if let Some(ticket) = ticket {
                     self.progress(request, ticket, RequestProgress::First);
                 }
@@ -176,11 +180,25 @@ impl World<'_> {
         flight.ended = Some(self.now);
         flight.ending = Some(ending);
         self.left -= 1;
+        self.count_end(request);
         let next = self.workload.requests[request as usize].next;
         let Some(next) = next else { return };
         if let ArrivalTime::After(pause) = self.workload.requests[next as usize].arrival {
             self.agenda.at(self.now + pause, Event::Arrive { request: next });
         }
+    }
+
+    fn count_end(&mut self, request: u32) {
+        let flight = &self.flights[request as usize];
+        let (Some(RequestEnd::Complete), Some(first)) = (flight.ending, flight.first) else {
+            self.totals.failed += 1;
+            return;
+        };
+        let tokens = u64::from(self.workload.requests[request as usize].output_tokens);
+        self.totals.completed += 1;
+        self.totals.output_tokens += tokens;
+        self.totals.gaps += tokens.saturating_sub(1);
+        self.totals.gap_time += u128::from(self.now - first);
     }
 
     /// Its worker died: a request goes on elsewhere with the tokens that it has.
@@ -235,6 +253,7 @@ impl World<'_> {
         if let Some(place) = requests.iter().position(|other| *other == request) {
             requests.swap_remove(place);
         }
+        self.retire_idle(leg.worker);
     }
 
     /// The worker of a leg, if it still lives the life that the leg began in.

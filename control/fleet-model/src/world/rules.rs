@@ -1,6 +1,8 @@
 //! Rules that hold whatever the policy does, checked while a simulation runs.
 
+use super::edge::Edge;
 use super::flight::RequestLeg;
+use super::worker::{Tenure, Worker};
 use super::{Violation, World};
 use crate::policy::{Choice, WorkerNumber};
 use crate::workload::Class;
@@ -43,7 +45,7 @@ impl World<'_> {
             return Err(self.violation(rule));
         }
         let most = self.settings.queue.total.requests;
-        let waiting = self.edges.iter().map(super::Edge::waiting).max().unwrap_or(0);
+        let waiting = self.edges.iter().map(Edge::waiting).max().unwrap_or(0);
         if waiting > most {
             return Err(self.violation(format!("{waiting} requests wait, limit {most}")));
         }
@@ -55,8 +57,9 @@ impl World<'_> {
     pub(super) fn check_choice(&mut self, request: u32, choice: &Choice) {
         let asked = &self.workload.requests[request as usize];
         let (session, adapter) = (asked.session, asked.adapter);
-        let (role, prefill) = (self.settings.role(choice.worker), choice.prefill);
-        let prefill_role = prefill.map(|(worker, _)| self.settings.role(worker));
+        let role_of = |worker: WorkerNumber| self.workers[worker as usize].member.role;
+        let (role, prefill) = (role_of(choice.worker), choice.prefill);
+        let prefill_role = prefill.map(|(worker, _)| role_of(worker));
         if !matches!(
             (role, prefill_role),
             (Role::Aggregated | Role::Decode, None) | (Role::Decode, Some(Role::Prefill))
@@ -65,12 +68,19 @@ impl World<'_> {
             self.broke(format!("request {request} is given to workers for {roles}"));
         }
         for worker in std::iter::once(choice.worker).chain(prefill.map(|leg| leg.0)) {
-            if adapter.is_some_and(|own| !self.settings.adapters_of(worker).contains(&own)) {
+            let at = &self.workers[worker as usize];
+            let lacks = adapter.is_some_and(|own| !at.member.adapters.contains(&own));
+            let leaves = at.tenure != Tenure::Kept;
+            if lacks {
                 self.broke(format!("worker {worker} lacks the adapter of request {request}"));
+            }
+            if leaves {
+                self.broke(format!("worker {worker} leaves and is given request {request}"));
             }
         }
         let last = self.sessions[session as usize].replace(choice.worker);
-        let bound = last.filter(|last| self.workers[*last as usize].listed && self.binds());
+        let takes = |at: &Worker| at.listed && at.tenure == Tenure::Kept;
+        let bound = last.filter(|last| takes(&self.workers[*last as usize]) && self.binds());
         if let Some(last) = bound.filter(|last| *last != choice.worker) {
             let now = choice.worker;
             self.broke(format!("request {request} is at {now}, its session is bound to {last}"));

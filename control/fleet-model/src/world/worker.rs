@@ -1,13 +1,29 @@
 //! A simulated worker: its engine, its life, and what of it is known outside.
 
 use crate::engine::Engine;
+use crate::policy::Member;
 use crate::time::Ps;
 use stator_protos::kv_event::KvEvent;
+
+/// Place of a worker in the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tenure {
+    /// The fleet wants it: it is up, starts, or comes back after a death.
+    Kept,
+    /// It takes no new requests and goes when it has none left.
+    Draining,
+    /// It has gone; another may have its number.
+    Retired,
+}
 
 /// One worker.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) engine: Engine,
+    pub(super) member: Member,
+    pub(super) tenure: Tenure,
+    /// Time when it was ordered.
+    pub(super) ordered: Ps,
     pub(super) alive: bool,
     /// Whether edges believe it to be up.
     pub(super) listed: bool,
@@ -57,12 +73,16 @@ pub(super) struct Batch {
 }
 
 impl Worker {
-    pub(super) fn new(engine: Engine, slow: f64) -> Self {
+    /// A worker that is not up yet.
+    pub(super) fn new(engine: Engine, member: Member, slow: f64) -> Self {
         Self {
             engine,
-            alive: true,
+            member,
+            tenure: Tenure::Kept,
+            ordered: 0,
+            alive: false,
             listed: false,
-            generation: 1,
+            generation: 0,
             epoch: 0,
             planned: None,
             wakes: 0,
@@ -73,6 +93,13 @@ impl Worker {
             busy: 0,
             preemptions: 0,
         }
+    }
+
+    /// A life begins, with nothing of the one before.
+    pub(super) fn start(&mut self) {
+        self.alive = true;
+        self.generation += 1;
+        self.feed = Feed::default();
     }
 
     /// The present engine is lost with all it holds; `engine` is that of the next life.
