@@ -1,14 +1,14 @@
 //! Runs what was asked for, and shows it.
 
 use crate::args::SimulateArgs;
-use crate::report::{self, table};
+use crate::report::{SimulationReport, html, table};
 use anyhow::{Context, Result};
 use stator_fleet_model::time::seconds;
 use stator_fleet_model::{
     FleetSettings, Observations, PolicyKind, RunOutcome, SyntheticWorkload, Violation, Workload,
     World,
 };
-use std::path::Path;
+use stator_report::{write_json, write_text};
 use std::time::{Duration, Instant};
 
 /// Time between two lines that tell how far a run is.
@@ -23,12 +23,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(args: &SimulateArgs) -> Result<()> {
     let started = Instant::now();
     let outcomes = simulate(args)?;
-    print!("{}\n{}", table::table(&outcomes), table::notes(&outcomes));
+    print!("{}\n{}", table::table(&outcomes).text(), table::notes(&outcomes));
     if let Some(path) = &args.output.json {
-        write(path, &report::json(args, &outcomes)?)?;
+        write_json(path, &SimulationReport::new(args, &outcomes))?;
     }
     if let Some(path) = &args.output.html {
-        write(path, &report::html::html(&command(args, args.seed), &outcomes))?;
+        write_text(path, &html::html(&command(args, args.seed), &outcomes))?;
     }
     let requests: usize = outcomes.iter().map(|outcome| outcome.requests).sum();
     eprintln!("{requests} requests in {:.1} s", started.elapsed().as_secs_f64());
@@ -105,8 +105,4 @@ pub(crate) fn command(args: &SimulateArgs, seed: u64) -> String {
         line += &format!(" --{} {value}", name.replace('_', "-"));
     }
     line
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("{}", path.display()))
 }

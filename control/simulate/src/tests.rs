@@ -2,6 +2,7 @@
 
 use crate::args::SimulateArgs;
 use crate::args::tests::args;
+use crate::report::SimulationReport;
 use crate::run::simulate;
 use stator_fleet_model::RunOutcome;
 
@@ -11,7 +12,7 @@ fn run(line: &str) -> Vec<RunOutcome> {
 
 fn json(args: &SimulateArgs) -> String {
     let outcomes = simulate(args).expect("no rule is broken");
-    crate::report::json(args, &outcomes).expect("it can be written")
+    serde_json::to_string(&SimulationReport::new(args, &outcomes)).expect("it can be written")
 }
 
 const FAULTS: &str = "--deaths-per-hour 60 --restart-s 5 --stragglers 0.3 --event-loss 0.02 \

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
+use stator_report::{write_json, write_text};
 use stator_runtime::Shutdown;
 
 use crate::args::LoadArgs;
@@ -28,11 +29,10 @@ pub async fn run(args: &LoadArgs) -> Result<()> {
     let report = measure(args, &shutdown).await?;
     print!("{}", report::table::render(&report));
     if let Some(path) = &args.output.json {
-        report::json::write(path, &report)?;
+        write_json(path, &report)?;
     }
     if let Some(path) = &args.output.html {
-        let page = report::html::render(&report);
-        std::fs::write(path, page).with_context(|| format!("html: {}", path.display()))?;
+        write_text(path, &report::html::render(&report))?;
     }
     let requests = &report.requests;
     if requests.succeeded == 0 && requests.failed > 0 {

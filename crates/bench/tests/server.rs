@@ -255,7 +255,7 @@ async fn reports_are_written_in_every_form() {
     let report = run(&server, &["--requests", "20", "--slo-ttft-ms", "60000"]).await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.json");
-    report::json::write(&path, &report).unwrap();
+    stator_report::write_json(&path, &report).unwrap();
     let again = report::json::read(&path).unwrap();
     assert_eq!(again.requests, report.requests);
     assert_eq!(again.goodput.map(|goodput| goodput.good), Some(20));

@@ -21,9 +21,10 @@ const HEADLESS_DOCS_MAX_PERCENT: usize = 1;
 const SAMPLING_FILES_MAX: usize = 6;
 
 /// Rooms from the ground up: a room uses those before it, and itself.
-const SHARED_ROOMS: [&str; 10] = [
+const SHARED_ROOMS: [&str; 11] = [
     "protos",
     "crates/runtime",
+    "crates/report",
     "crates/timing",
     "crates/events",
     "crates/placement",

@@ -1,6 +1,8 @@
-//! The table on standard output: a row per policy.
+//! The table of results: a row per policy.
 
 use stator_fleet_model::RunOutcome;
+use stator_report::TextTable;
+use stator_report::number::{count_or_short, percent, short};
 
 const HEAD: [&str; 13] = [
     "policy",
@@ -19,8 +21,8 @@ const HEAD: [&str; 13] = [
 ];
 
 /// One policy, or the medians of one policy over several seeds.
-pub(crate) fn table(outcomes: &[RunOutcome]) -> String {
-    let mut rows = vec![HEAD.map(String::from)];
+pub(crate) fn table(outcomes: &[RunOutcome]) -> TextTable {
+    let mut table = TextTable::new(HEAD);
     let mut policies: Vec<&str> = Vec::new();
     for outcome in outcomes {
         if !policies.contains(&outcome.policy) {
@@ -29,22 +31,9 @@ pub(crate) fn table(outcomes: &[RunOutcome]) -> String {
     }
     for policy in policies {
         let of_policy = outcomes.iter().filter(|outcome| outcome.policy == policy);
-        rows.push(row(policy, &of_policy.collect::<Vec<_>>()));
+        table.row(policy, cells(&of_policy.collect::<Vec<_>>()));
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..HEAD.len()).map(|c| width(c).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let cell = match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("  {cell:>width$}"),
-            };
-            text.push_str(&cell);
-        }
-        text.push('\n');
-    }
-    text
+    table
 }
 
 /// Notes under the table: the meaning of the columns, and faults that happened.
@@ -66,16 +55,15 @@ pub(crate) fn notes(outcomes: &[RunOutcome]) -> String {
     text
 }
 
-fn row(policy: &str, outcomes: &[&RunOutcome]) -> [String; 13] {
+fn cells(outcomes: &[&RunOutcome]) -> [String; 12] {
     let median = |figure: &dyn Fn(&RunOutcome) -> f64| {
         let mut values: Vec<f64> = outcomes.iter().map(|outcome| figure(outcome)).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let time = |figure: &dyn Fn(&RunOutcome) -> f64| number(median(figure));
-    let share = |figure: &dyn Fn(&RunOutcome) -> f64| format!("{:.1} %", 100.0 * median(figure));
+    let time = |figure: &dyn Fn(&RunOutcome) -> f64| short(median(figure));
+    let share = |figure: &dyn Fn(&RunOutcome) -> f64| percent(median(figure));
     [
-        policy.to_owned(),
         time(&|outcome| outcome.ttft_ms.mean),
         time(&|outcome| outcome.ttft_ms.p50),
         time(&|outcome| outcome.ttft_ms.p90),
@@ -85,17 +73,8 @@ fn row(policy: &str, outcomes: &[&RunOutcome]) -> [String; 13] {
         share(&|outcome| outcome.good_share),
         time(&|outcome| outcome.goodput),
         share(&|outcome| outcome.cached_share),
-        format!("{:.3}", median(&|outcome| outcome.imbalance)),
+        time(&|outcome| outcome.imbalance),
         share(&|outcome| outcome.busy_share),
-        format!("{}", median(&|outcome| outcome.failed as f64)),
+        count_or_short(median(&|outcome| outcome.failed as f64)),
     ]
-}
-
-/// Four digits where there are any after the point.
-fn number(value: f64) -> String {
-    match value {
-        0.0..10.0 => format!("{value:.2}"),
-        10.0..1_000.0 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    }
 }

@@ -1,12 +1,11 @@
 //! `stator bench compare`: measurements side by side.
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
+use stator_report::number::count_or_short;
+use stator_report::{TextTable, write_text};
 
 use crate::args::CompareArgs;
 
-use super::number::count_or_short;
 use super::{Report, json};
 
 /// Prints the comparison and writes it as Markdown where asked for.
@@ -17,11 +16,10 @@ use super::{Report, json};
 pub fn run(args: &CompareArgs) -> Result<()> {
     let reports =
         args.reports.iter().map(|path| json::read(path)).collect::<Result<Vec<Report>>>()?;
-    let table = Table::new(&reports);
+    let table = table(&reports);
     print!("{}", table.text());
     if let Some(path) = &args.markdown {
-        fs::write(path, table.markdown())
-            .with_context(|| format!("markdown: {}", path.display()))?;
+        write_text(path, &table.markdown())?;
     }
     Ok(())
 }
@@ -76,60 +74,23 @@ fn total(report: &Report, figure: impl Fn(&super::Process) -> Option<f64>) -> Op
 }
 
 /// A comparison: a column for each label, a row for each figure that a report has.
-struct Table {
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(reports: &[Report]) -> Self {
-        let groups = group(reports);
-        let title = |(label, runs): &(&str, Vec<&Report>)| match runs.len() {
-            1 => (*label).to_owned(),
-            n => format!("{label} (median of {n})"),
-        };
-        let head = std::iter::once(String::new()).chain(groups.iter().map(title)).collect();
-        let row = |(name, figure): &Figure| {
-            let values: Vec<Vec<f64>> =
-                groups.iter().map(|(_, runs)| sorted(runs, *figure)).collect();
-            let base = values.first().and_then(|values| median(values));
-            let cells = values
-                .iter()
-                .enumerate()
-                .map(|(column, values)| cell(values, base.filter(|_| column > 0)));
-            let known = values.iter().any(|values| !values.is_empty());
-            known.then(|| std::iter::once((*name).to_owned()).chain(cells).collect())
-        };
-        Self { head, rows: FIGURES.iter().filter_map(row).collect() }
+fn table(reports: &[Report]) -> TextTable {
+    let groups = group(reports);
+    let title = |(label, runs): &(&str, Vec<&Report>)| match runs.len() {
+        1 => (*label).to_owned(),
+        n => format!("{label} (median of {n})"),
+    };
+    let mut table = TextTable::new(std::iter::once(String::new()).chain(groups.iter().map(title)));
+    for (name, figure) in FIGURES {
+        let values: Vec<_> = groups.iter().map(|(_, runs)| sorted(runs, figure)).collect();
+        let base = values.first().and_then(|values| median(values));
+        if values.iter().any(|values| !values.is_empty()) {
+            let of =
+                |(column, values): (usize, &Vec<f64>)| cell(values, base.filter(|_| column > 0));
+            table.row(name, values.iter().enumerate().map(of));
+        }
     }
-
-    fn text(&self) -> String {
-        let widths: Vec<usize> = (0..self.head.len()).map(|column| self.width(column)).collect();
-        let line = |cells: &Vec<String>| {
-            let cells =
-                cells.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                    0 => format!("{cell:<width$}"),
-                    _ => format!("  {cell:>width$}"),
-                });
-            cells.collect::<String>() + "\n"
-        };
-        std::iter::once(&self.head).chain(&self.rows).map(line).collect()
-    }
-
-    fn markdown(&self) -> String {
-        let line = |cells: &[String]| {
-            let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let rule = format!("|---|{}\n", "---:|".repeat(self.head.len() - 1));
-        line(&self.head) + &rule + &self.rows.iter().map(|row| line(row)).collect::<String>()
-    }
-
-    fn width(&self, column: usize) -> usize {
-        let cells =
-            std::iter::once(&self.head).chain(&self.rows).map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0)
-    }
+    table
 }
 
 /// Reports of equal label together, in the order in which labels come first.
@@ -176,17 +137,19 @@ fn cell(sorted: &[f64], base: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::tests::sample;
     use super::*;
 
-    fn table() -> Table {
+    fn sample_table() -> TextTable {
         let reports = [("rr", 2.0), ("kv", 0.5), ("rr", 1.0), ("kv", 1.0), ("rr", 3.0)];
-        Table::new(&reports.map(|(label, factor)| sample(label, 20, factor)))
+        table(&reports.map(|(label, factor)| sample(label, 20, factor)))
     }
 
     #[test]
     fn repetitions_become_a_median_and_a_range() {
-        let table = table();
+        let table = sample_table();
         assert_eq!(table.head, ["", "rr (median of 3)", "kv (median of 2)"]);
         let ttft = table.rows.iter().find(|row| row[0] == "TTFT p50, ms").unwrap();
         assert_eq!(ttft[1..], ["21.8 (10.9–32.7)", "8.18 (5.46–10.9) -63 %"]);
@@ -194,7 +157,7 @@ mod tests {
 
     #[test]
     fn markdown_has_the_same_cells() {
-        let markdown = table().markdown();
+        let markdown = sample_table().markdown();
         assert!(
             markdown.starts_with("|  | rr (median of 3) | kv (median of 2) |\n|---|---:|---:|\n"),
             "{markdown}"
@@ -206,17 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up() {
-        let text = table().text();
-        let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
-        assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
-    }
-
-    #[test]
     fn files_are_read_and_markdown_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let report = folder.path().join("a.json");
-        json::write(&report, &sample("a", 3, 1.0)).unwrap();
+        stator_report::write_json(&report, &sample("a", 3, 1.0)).unwrap();
         let markdown = folder.path().join("t.md");
         run(&CompareArgs { reports: vec![report], markdown: Some(markdown.clone()) }).unwrap();
         assert!(fs::read_to_string(markdown).unwrap().contains("| requests succeeded | 3 |"));

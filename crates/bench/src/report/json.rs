@@ -1,38 +1,28 @@
 //! Reports as JSON: everything that was measured, for scripts and for `stator bench compare`.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use stator_report::read_json;
 
 use super::{FORMAT, Report};
 
-/// Writes a report.
-///
-/// # Errors
-///
-/// When the file cannot be written.
-pub fn write(path: &Path, report: &Report) -> Result<()> {
-    let mut text = serde_json::to_vec_pretty(report).context("json")?;
-    text.push(b'\n');
-    fs::write(path, text).with_context(|| format!("json: {}", path.display()))
-}
-
-/// Reads a report that [`write()`] wrote.
+/// Reads a report that `stator bench` wrote.
 ///
 /// # Errors
 ///
 /// When the file cannot be read, or is no report of this format.
 pub fn read(path: &Path) -> Result<Report> {
-    let name = path.display();
-    let text = fs::read(path).with_context(|| format!("report {name}"))?;
-    let report: Report = serde_json::from_slice(&text).with_context(|| format!("report {name}"))?;
-    ensure!(report.format == FORMAT, "report {name}: format {} is not {FORMAT}", report.format);
+    let report: Report = read_json(path)?;
+    let (name, format) = (path.display(), report.format);
+    ensure!(format == FORMAT, "report {name}: format {format} is not {FORMAT}");
     Ok(report)
 }
 
 #[cfg(test)]
 mod tests {
+    use stator_report::write_json;
+
     use super::super::tests::sample;
     use super::*;
 
@@ -41,7 +31,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
         let report = sample("a", 50, 1.0);
-        write(&path, &report).unwrap();
+        write_json(&path, &report).unwrap();
         let again = read(&path).unwrap();
         let (found, written) = (again.latency.ttft, report.latency.ttft);
         assert!(found.count == written.count && (found.p99_ms - written.p99_ms).abs() < 1e-9);
@@ -54,7 +44,7 @@ mod tests {
     fn another_format_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
-        write(&path, &Report { format: 9, ..sample("a", 1, 1.0) }).unwrap();
+        write_json(&path, &Report { format: 9, ..sample("a", 1, 1.0) }).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("format 9 is not 1"));
         assert!(read(&folder.path().join("none.json")).is_err());
     }

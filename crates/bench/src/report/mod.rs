@@ -4,8 +4,6 @@ pub mod compare;
 mod date;
 pub mod html;
 pub mod json;
-mod number;
-mod svg;
 pub mod table;
 
 use std::collections::BTreeMap;

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use stator_report::TextTable;
+use stator_report::number::{megabytes, percent, short, whole};
+
 use crate::histogram::Summary;
 
-use super::number::{megabytes, percent, short, whole};
 use super::{Process, Report};
 
 /// Lines up everything that a person wants to know at first.
@@ -14,18 +16,9 @@ pub fn render(report: &Report) -> String {
         let _ = writeln!(text, "{name:<12} {value}");
     }
     let latencies = latencies(report);
-    if latencies.is_empty() {
-        return text;
-    }
-    text.push('\n');
-    let _ = writeln!(
-        text,
-        "{:<12}{}",
-        "ms",
-        columns(["count", "mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned))
-    );
-    for (name, summary) in latencies {
-        let _ = writeln!(text, "{name:<12}{}", columns(figures(summary)));
+    if !latencies.rows.is_empty() {
+        text.push('\n');
+        text.push_str(&latencies.text());
     }
     text
 }
@@ -80,8 +73,8 @@ pub(super) fn facts(report: &Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The distributions that the report has, by name.
-pub(super) fn latencies(report: &Report) -> Vec<(&'static str, &Summary)> {
+/// The distributions that the report has: count, mean, percentiles and maximum.
+pub(super) fn latencies(report: &Report) -> TextTable {
     let latency = &report.latency;
     let all = [
         ("TTFT", &latency.ttft),
@@ -90,19 +83,13 @@ pub(super) fn latencies(report: &Report) -> Vec<(&'static str, &Summary)> {
         ("end to end", &latency.e2e),
     ];
     let lag = report.open_loop.then_some(("send lag", &latency.send_lag));
-    all.into_iter().chain(lag).filter(|(_, summary)| summary.count > 0).collect()
-}
-
-/// Count, mean, percentiles and maximum of a distribution.
-pub(super) fn figures(summary: &Summary) -> [String; 7] {
-    let Summary { count, mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms, .. } = *summary;
-    let [mean, p50, p90, p95, p99, max] =
-        [mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms].map(short);
-    [whole(count), mean, p50, p90, p95, p99, max]
-}
-
-fn columns(cells: [String; 7]) -> String {
-    cells.iter().map(|cell| format!("{cell:>11}")).collect()
+    let mut table = TextTable::new(["ms", "count", "mean", "p50", "p90", "p95", "p99", "max"]);
+    for (name, summary) in all.into_iter().chain(lag).filter(|(_, summary)| summary.count > 0) {
+        let Summary { count, mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms, .. } = *summary;
+        let times = [mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms].map(short);
+        table.row(name, std::iter::once(whole(count)).chain(times));
+    }
+    table
 }
 
 fn requests(report: &Report) -> String {
@@ -179,12 +166,12 @@ tokens       2,900 prompt, 87 output, 1,740 cached (60.0 % of prompt tokens)
 process      7 x: 30.0 ms CPU, 1,000 µs/request, 345 µs/output token
 machine      2 CPUs, 1.0 % busy with other work; this client used 5.00 ms
 
-ms                count       mean        p50        p90        p95        p99        max
-TTFT                 29       11.4       11.4       12.6       12.7       12.8       12.8
-ITL                  29       5.00       5.00       5.00       5.00       5.00       5.00
-inter-chunk          58       5.00       4.01       6.00       6.00       6.00       6.00
-end to end           29       21.4       21.4       22.6       22.7       22.7       22.8
-send lag             30      0.097      0.100      0.100      0.100      0.100      0.100
+ms           count   mean    p50    p90    p95    p99    max
+TTFT            29   11.4   11.4   12.6   12.7   12.8   12.8
+ITL             29   5.00   5.00   5.00   5.00   5.00   5.00
+inter-chunk     58   5.00   4.01   6.00   6.00   6.00   6.00
+end to end      29   21.4   21.4   22.6   22.7   22.7   22.8
+send lag        30  0.097  0.100  0.100  0.100  0.100  0.100
 ";
         assert_eq!(text, expected);
     }

@@ -1,7 +1,7 @@
 //! Numbers as people read them: three significant digits, thousands apart.
 
 /// A number with about three significant digits.
-pub(super) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
         size if size >= 10.0 => 1,
@@ -12,22 +12,22 @@ pub(super) fn short(value: f64) -> String {
 }
 
 /// A number with about three significant digits, without decimals where it is a whole one.
-pub(super) fn count_or_short(value: f64) -> String {
+pub fn count_or_short(value: f64) -> String {
     if value.fract() == 0.0 { grouped(&format!("{value:.0}")) } else { short(value) }
 }
 
 /// A whole number.
-pub(super) fn whole(value: u64) -> String {
+pub fn whole(value: u64) -> String {
     grouped(&value.to_string())
 }
 
 /// A share in percent.
-pub(super) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// A size in megabytes.
-pub(super) fn megabytes(bytes: u64) -> String {
+pub fn megabytes(bytes: u64) -> String {
     format!("{} MB", short(bytes as f64 / 1e6))
 }
 
