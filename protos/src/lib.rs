@@ -10,6 +10,7 @@ pub mod hash;
 pub mod header;
 pub mod kv_event;
 pub mod load;
+pub mod logprobs;
 mod msgpack;
 pub mod name;
 pub mod sampling;

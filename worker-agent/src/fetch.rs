@@ -1,11 +1,11 @@
 //! Hands out the KV of prompts that engines here computed for those of other agents.
 
-use crate::engine::RequestKey;
-use crate::engine::transfer::{BlockKv, Seal, TransferKey};
 use crate::service::Agent;
 use crate::worker::{Command, Export, Take, TakenPrompt};
 use bytes::Bytes;
 use futures::stream::{self, Stream, TryStreamExt};
+use stator_engine::RequestKey;
+use stator_engine::transfer::{BlockKv, Seal, TransferKey};
 use stator_protos::worker::transfers_server::Transfers;
 use stator_protos::worker::{FetchChunk, FetchRequest};
 use std::ops::Range;

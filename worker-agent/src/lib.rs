@@ -2,14 +2,11 @@
 //! request plane to proxies.
 //!
 //! The agent never decides where a request runs and never sees text: token ids in, token ids out.
-//! Start reading at [`engine`] for the computation of tokens, and at [`agent`] for how the parts
-//! are joined.
+//! Start reading at [`agent`] for how the parts are joined; `stator-engine` computes the tokens.
 
 mod access;
 pub mod agent;
 pub mod config;
-pub mod engine;
-pub mod model_files;
 
 mod crew;
 mod door;

@@ -2,11 +2,11 @@
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::config::{EngineSettings, OwnEngine};
-use crate::engine::sim::{self, SimOptions};
-use crate::engine::{ModelInfo, cpu};
-use crate::model_files::ModelFiles;
 use anyhow::Context;
 use serde::Deserialize;
+use stator_engine::model_files::ModelFiles;
+use stator_engine::sim::{self, SimOptions};
+use stator_engine::{ModelInfo, cpu};
 use stator_protos::discovery::ModelRecord;
 use stator_timing::{PRESETS, Timing};
 use std::collections::HashMap;

@@ -3,10 +3,10 @@
 //! Drivers push once per engine step; the stream's writer takes everything that has gathered and
 //! sends it as one frame. The slower the client reads, the more each frame carries.
 
-use crate::engine::RequestKey;
 use futures::task::AtomicWaker;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
+use stator_engine::RequestKey;
 use stator_protos::worker::Output;
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;

@@ -3,7 +3,6 @@
 //! Only an [`AdmittedPeer`] is asked for anything: discovery lists it, and it has sent no forged KV of
 //! late. A peer whose lease has ended must say itself that it is the agent that was listed.
 
-use crate::engine::Request as Prompt;
 use crate::extras::{self, Extras, Peer};
 use crate::metrics::PrefilledBy;
 use crate::registered::{ListedAgent, RegisteredAgents};
@@ -12,6 +11,7 @@ use crate::worker::Prefilled;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
+use stator_engine::Request as Prompt;
 use stator_protos::discovery::{AgentRecord, Role};
 use stator_protos::worker::transfers_client::TransfersClient;
 use stator_protos::worker::worker_client::WorkerClient;

@@ -1,7 +1,6 @@
 //! The request plane's server: demultiplexes a client's stream to the workers, and sends what they
 //! answer in as few frames as the client's pace allows.
 
-use crate::engine::{self, RequestKey};
 use crate::extras::{self, Extras};
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
@@ -10,6 +9,7 @@ use crate::translate;
 use crate::worker::{Command, Prefill, Prefilled, Snapshot, Status as WorkerStatus, Submission};
 use futures::stream::{self, Stream, StreamExt};
 use rustc_hash::FxHashMap;
+use stator_engine::RequestKey;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -151,7 +151,7 @@ impl Agent {
     fn receive(
         &self,
         mut submit: worker::Submit,
-    ) -> Result<(usize, engine::Request, Extras), (ErrorKind, String)> {
+    ) -> Result<(usize, stator_engine::Request, Extras), (ErrorKind, String)> {
         if self.draining.load(Ordering::Acquire) {
             return Err((ErrorKind::Draining, "the agent is draining".into()));
         }

@@ -1,7 +1,7 @@
 //! Spans of requests on workers, within the trace that came with each.
 
-use crate::engine::Request;
 use crate::extras::Extras;
+use stator_engine::Request;
 use stator_runtime::trace::{Stages, TARGET, parent_from};
 
 /// The spans of a request on a worker: `worker.generate` or `worker.prefill`. Costs next to nothing

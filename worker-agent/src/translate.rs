@@ -1,8 +1,8 @@
 //! Between the request plane's messages and the engine's types: everything that a client can get
 //! wrong without the engine's help is found here.
 
-use crate::engine::{self, FinishReason, Request, RequestKey};
 use stator_dialect::{Delta, Finish};
+use stator_engine::{FinishReason, Request, RequestKey};
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use stator_protos::worker;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
 }
 
 /// An engine's output as the stream sends it.
-pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output {
+pub(crate) fn output(output: stator_engine::Output, request_id: u64) -> worker::Output {
     worker::Output {
         request_id,
         choice: output.choice,
@@ -67,7 +67,7 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
 }
 
 /// A token's logprobs as the stream sends them.
-pub(crate) fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
+pub(crate) fn logprobs(token: stator_engine::TokenLogprobs) -> worker::TokenLogprobs {
     let top = token.top.into_iter();
     worker::TokenLogprobs {
         token_id: token.token,
@@ -76,7 +76,7 @@ pub(crate) fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
     }
 }
 
-fn own_finish(given: engine::Finish) -> worker::Finish {
+fn own_finish(given: stator_engine::Finish) -> worker::Finish {
     let reason = match given.reason {
         FinishReason::Stop(token) => Finish::Stop(Some(token)),
         FinishReason::Length => Finish::Length,
@@ -102,7 +102,7 @@ pub(crate) fn first_output(first: Delta) -> worker::Output {
 
 /// The token that came of a prompt, as another agent told of it.
 pub(crate) fn first_token(told: worker::Output) -> Delta {
-    let logprobs = told.logprobs.into_iter().map(|sent| engine::TokenLogprobs {
+    let logprobs = told.logprobs.into_iter().map(|sent| stator_engine::TokenLogprobs {
         token: sent.token_id,
         logprob: sent.logprob,
         top: sent.top.into_iter().map(|top| (top.token_id, top.logprob)).collect(),
@@ -273,13 +273,13 @@ mod tests {
 
     #[test]
     fn a_finished_output_carries_reason_token_and_usage() {
-        let finish = engine::Finish {
+        let finish = stator_engine::Finish {
             reason: FinishReason::Stop(2),
             prompt_tokens: 3,
             completion_tokens: 1,
             cached_tokens: 0,
         };
-        let given = engine::Output {
+        let given = stator_engine::Output {
             key: RequestKey(1),
             choice: 4,
             tokens: vec![2],

@@ -13,7 +13,6 @@ pub(crate) use command::{
 };
 pub(crate) use transfer::{Handover, Pairing};
 
-use crate::engine::{Engine, Refusal, Request, RequestKey, Rest, Step};
 use crate::events::WorkerFeed;
 use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
@@ -23,6 +22,7 @@ use crate::{trace, translate};
 use handing::Handing;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};
+use stator_engine::{Engine, Refusal, Request, RequestKey, Rest, Step};
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
 use stator_runtime::trace::Stages;
@@ -346,7 +346,7 @@ impl Driver {
         }
     }
 
-    fn route(&mut self, mut output: crate::engine::Output) {
+    fn route(&mut self, mut output: stator_engine::Output) {
         let key = output.key;
         // A request may be cancelled between its step and its delivery.
         let Some(live) = self.live.get_mut(&key) else { return self.prompt_done(&output) };

@@ -1,6 +1,10 @@
 //! Fixtures of several modules' tests: a real agent with a simulated engine.
 
 use clap::{Args, Command, FromArgMatches};
+use stator_engine::sim::{self, SimOptions};
+use stator_engine::{
+    Engine, EngineOptions, ModelInfo, Refusal, Request, RequestKey, Rest, SharedKv, Step,
+};
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
@@ -10,10 +14,6 @@ use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
-use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{
-    Engine, EngineOptions, ModelInfo, Refusal, Request, RequestKey, Rest, SharedKv, Step,
-};
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 //! one, which no fuzzer finds.
 
 use prost::Message;
+use stator_engine::transfer::{Assembly, BlockKv, KvForm, Seal, TransferKey};
 use stator_protos::name::BlockName;
 use stator_protos::worker::FetchChunk;
-use stator_worker_agent::engine::transfer::{Assembly, BlockKv, KvForm, Seal, TransferKey};
 
 /// Blocks that are asked for, and the place of the first of them.
 const NAMES: [BlockName; 3] = [BlockName(1), BlockName(2), BlockName(3)];

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::config::AgentArgs;
-use crate::engine::sim::{self, SimOptions};
-use crate::engine::{EngineOptions, ModelInfo};
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
+use stator_engine::sim::{self, SimOptions};
+use stator_engine::{EngineOptions, ModelInfo};
 use stator_protos::kv_event;
 use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::events_client::EventsClient;

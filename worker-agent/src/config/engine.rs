@@ -1,8 +1,8 @@
 //! Settings of the workers' engine, and of those in the agent's own process.
 
 use super::Faults;
-use crate::engine::EngineOptions;
 use clap::{Args, ValueEnum};
+use stator_engine::EngineOptions;
 use stator_runtime::config::ConfigError;
 use std::path::PathBuf;
 use std::time::Duration;

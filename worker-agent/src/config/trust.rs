@@ -1,7 +1,7 @@
 //! Trust in KV that another agent computed.
 
-use crate::engine::transfer::TransferKey;
 use clap::Args;
+use stator_engine::transfer::TransferKey;
 use stator_protos::name::NameKey;
 use stator_runtime::secret::Secret;
 use std::net::IpAddr;

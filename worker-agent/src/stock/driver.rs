@@ -2,7 +2,6 @@
 
 use super::request::Rank;
 use super::sink::LifeSink;
-use crate::engine::RequestKey;
 use crate::metrics::{Outcome, WorkerGauges};
 use crate::outbox::Outbox;
 use crate::translate;
@@ -11,6 +10,7 @@ use futures::future::{self, Either};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_dialect::Fault;
+use stator_engine::RequestKey;
 use stator_protos::load::Load;
 use stator_protos::worker::{self, ErrorKind};
 use std::pin::pin;

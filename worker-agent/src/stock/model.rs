@@ -1,10 +1,10 @@
 //! Facts from a model's folder, for a model that a stock engine runs.
 
 use crate::config::StockSettings;
-use crate::model_files::ModelFiles;
 use anyhow::Context;
 use serde::Deserialize;
 use stator_dialect::Kind;
+use stator_engine::model_files::ModelFiles;
 
 /// Limits of a model, as its `config.json` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use super::request::ChoiceProgress;
 use super::request_tests::{Pair, in_turn, together};
 use super::testkit::*;
-use crate::engine::{RequestKey, TokenLogprobs};
 use crate::worker::Command;
 use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
+use stator_engine::{RequestKey, TokenLogprobs};
 use stator_protos::worker::guide::Form;
 use stator_protos::worker::{self, FinishReason};
 use std::time::Duration;

@@ -3,7 +3,6 @@
 use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
 use super::trace::Traced;
-use crate::engine::Request;
 use crate::extras::Extras;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::outbox::Outbox;
@@ -13,6 +12,7 @@ use crate::worker::{Prefill, Prefilled, Submission};
 use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand};
+use stator_engine::Request;
 use stator_protos::worker::Sampling;
 use stator_protos::worker::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

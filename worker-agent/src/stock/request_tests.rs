@@ -3,7 +3,6 @@
 
 use super::testkit::*;
 use crate::config::Listen;
-use crate::engine::RequestKey;
 use crate::extras::Peer;
 use crate::in_flight::InFlight;
 use crate::listen::{self, Listener};
@@ -12,6 +11,7 @@ use crate::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use futures::FutureExt;
 use stator_dialect::{Ask, Fault, First, Hand, Manner, Shared};
+use stator_engine::RequestKey;
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_protos::worker::FinishReason;
 use stator_protos::worker::worker_server::WorkerServer;

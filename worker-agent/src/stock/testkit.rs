@@ -8,7 +8,6 @@ use super::request::Rank;
 use super::sink::LifeSink;
 use super::tally::Tally;
 use crate::config::{AgentArgs, AgentSettings, Runs, StockSettings};
-use crate::engine::RequestKey;
 use crate::events::Feeds;
 use crate::events::publish::Queue;
 use crate::extras::{Extras, Peer};
@@ -27,6 +26,7 @@ use serde_json::value::RawValue;
 use stator_dialect::{
     Answer, Ask, Delta, Description, Dialect, Fault, Finish, Manner, Operation, Shared,
 };
+use stator_engine::RequestKey;
 use stator_protos::worker::{self, FinishReason};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 //! Spans of requests on stock engines, and the trace context sent to engines.
 
-use crate::engine::Request;
 use crate::extras::Extras;
 use crate::trace;
 use stator_dialect::Trace;
+use stator_engine::Request;
 use stator_runtime::trace::{Stages, parent_from};
 
 /// A request's span, from its beginning until this is dropped.
@@ -37,7 +37,7 @@ impl Traced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::RequestKey;
+    use stator_engine::RequestKey;
     use stator_protos::worker::Sampling;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

@@ -1,13 +1,13 @@
 //! Commands to a driver.
 
-use crate::engine::transfer::{BlockKv, KvForm};
-use crate::engine::{Request, RequestKey};
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
 use crate::operations::Order;
 use crate::outbox::Outbox;
 use serde_json::value::RawValue;
 use stator_dialect::Delta;
+use stator_engine::transfer::{BlockKv, KvForm};
+use stator_engine::{Request, RequestKey};
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;

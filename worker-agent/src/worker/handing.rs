@@ -2,7 +2,6 @@
 //! it has fetched their KV.
 
 use super::{Driver, Export, Prefill, Prefilled, RESTS, Take, TakenPrompt};
-use crate::engine::{Output, Request, RequestKey, Rest};
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
 use crate::metrics::Outcome;
@@ -10,6 +9,7 @@ use crate::trace;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use stator_engine::{Output, Request, RequestKey, Rest};
 use stator_protos::worker::ErrorKind;
 use stator_runtime::trace::Stages;
 use std::time::Duration;

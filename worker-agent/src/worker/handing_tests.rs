@@ -1,9 +1,9 @@
 use super::tests::Harness;
 use super::*;
-use crate::engine::transfer::BlockKv;
 use crate::extras::Extras;
 use serde_json::value::to_raw_value;
 use stator_dialect::Operation;
+use stator_engine::transfer::BlockKv;
 use stator_protos::name::BlockName;
 use std::ops::Range;
 use tokio::sync::oneshot;

@@ -1,7 +1,5 @@
 use super::*;
 use crate::config::KvTrust;
-use crate::engine::transfer::{BlockKv, KvForm};
-use crate::engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use crate::events::publish::{Message, Queue};
 use crate::extras::Extras;
 use crate::in_flight::InFlight;
@@ -9,6 +7,8 @@ use crate::metrics::PairMetrics;
 use crate::outbox::Route;
 use crate::peers::tests::peers;
 use crate::registered::RegisteredAgents;
+use stator_engine::transfer::{BlockKv, KvForm};
+use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;

@@ -4,14 +4,14 @@
 use super::Driver;
 use super::handing::Order;
 use crate::config::KvTrust;
-use crate::engine::transfer::{Assembly, BlockKv, KvForm, Seal};
-use crate::engine::{Output, Request, RequestKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::{PairMetrics, PrefilledBy};
 use crate::peers::{self, AdmittedPeer, Peers, Why};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
+use stator_engine::transfer::{Assembly, BlockKv, KvForm, Seal};
+use stator_engine::{Output, Request, RequestKey};
 use stator_protos::name::BlockName;
 use stator_protos::worker::{self, Submit};
 use std::ops::Range;

@@ -1,7 +1,6 @@
 use super::tests::{Harness, PAIRED};
 use super::*;
 use crate::config::KvTrust;
-use crate::engine::transfer::{KvForm, Seal, TransferKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
 use crate::peers::tests::peers;
@@ -11,6 +10,7 @@ use futures::FutureExt;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
+use stator_engine::transfer::{KvForm, Seal, TransferKey};
 use stator_protos::name::BlockName;
 use stator_protos::worker::transfers_server::{self, TransfersServer};
 use stator_protos::worker::worker_server::{Worker, WorkerServer};

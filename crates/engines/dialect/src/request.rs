@@ -2,6 +2,7 @@
 
 use crate::Trace;
 use serde_json::value::RawValue;
+pub use stator_protos::logprobs::TokenLogprobs;
 use stator_protos::worker::Sampling;
 use std::sync::Arc;
 
@@ -256,17 +257,6 @@ pub struct EventSource {
     pub replay: Option<String>,
     /// Topic that is published under.
     pub topic: String,
-}
-
-/// A token's log-probability before temperature and truncation, and its alternatives.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprobs {
-    /// The token.
-    pub token: u32,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-    /// The most likely tokens with theirs, best first.
-    pub top: Vec<(u32, f32)>,
 }
 
 #[cfg(test)]

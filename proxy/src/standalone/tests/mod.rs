@@ -11,6 +11,8 @@ mod scripted;
 
 use super::*;
 use clap::{Args, Command, FromArgMatches};
+use stator_engine::sim::{self, SimOptions};
+use stator_engine::{Engine, EngineOptions, ModelInfo};
 use stator_fleet::{
     AgentClient, ClientSettings, Fleet, FleetEvent, FleetMetrics, FleetSettings, StreamError,
     TokenStream,
@@ -25,8 +27,6 @@ use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
-use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{self, Engine, EngineOptions, ModelInfo};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -352,16 +352,16 @@ async fn a_stream_has_only_so_many_requests() {
 struct Fragile(Box<dyn Engine>);
 
 impl Engine for Fragile {
-    fn submit(&mut self, request: engine::Request) -> Result<(), engine::Refusal> {
+    fn submit(&mut self, request: stator_engine::Request) -> Result<(), stator_engine::Refusal> {
         assert_ne!(request.tokens[0], 666, "poisoned");
         self.0.submit(request)
     }
 
-    fn cancel(&mut self, key: engine::RequestKey) {
+    fn cancel(&mut self, key: stator_engine::RequestKey) {
         self.0.cancel(key);
     }
 
-    fn step(&mut self, step: &mut engine::Step) {
+    fn step(&mut self, step: &mut stator_engine::Step) {
         self.0.step(step);
     }
 
@@ -377,11 +377,11 @@ impl Engine for Fragile {
         self.0.reset_cache();
     }
 
-    fn rest(&mut self, rest: engine::Rest) {
+    fn rest(&mut self, rest: stator_engine::Rest) {
         self.0.rest(rest);
     }
 
-    fn kv(&mut self) -> &mut dyn engine::SharedKv {
+    fn kv(&mut self) -> &mut dyn stator_engine::SharedKv {
         self.0.kv()
     }
 }

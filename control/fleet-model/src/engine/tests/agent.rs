@@ -2,10 +2,10 @@
 //! speed and once for tokens.
 
 use super::*;
+use stator_engine::options::{EngineOptions, ModelInfo};
+use stator_engine::sim::{SimEngine, SimOptions};
+use stator_engine::{Engine as _, Request, RequestKey, Step};
 use stator_protos::worker::Sampling;
-use stator_worker_agent::engine::options::{EngineOptions, ModelInfo};
-use stator_worker_agent::engine::sim::{SimEngine, SimOptions};
-use stator_worker_agent::engine::{self, Engine as _, RequestKey, Step};
 use std::sync::Arc;
 
 /// Tokens are below this; above all that [`tokens`] makes.
@@ -80,7 +80,7 @@ struct Agent {
 impl Driven for Agent {
     fn submit(&mut self, request: u32, asked: &Asked) {
         let sampling = Sampling { max_tokens: asked.output, ..Sampling::neutral() };
-        let request = engine::Request {
+        let request = Request {
             key: RequestKey(request.into()),
             tokens: tokens(request, asked),
             resumed: 0,
@@ -134,7 +134,7 @@ fn agent(limits: EngineLimits) -> Agent {
         ..EngineOptions::default()
     };
     let sim = SimOptions { model, answer_tokens: Arc::new([]), timing: TIMING, speedup: 1.0 };
-    let engine = engine::sim::engine(sim, options).expect("the options are valid");
+    let engine = stator_engine::sim::engine(sim, options).expect("the options are valid");
     Agent { engine, step: Step::default(), ends: None }
 }
 

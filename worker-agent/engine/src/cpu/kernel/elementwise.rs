@@ -1,7 +1,7 @@
 //! Element-wise operations, and sums within a row.
 
 use super::{Isa, LANES};
-use crate::engine::math;
+use crate::math;
 
 /// Turns scores into weights, e to the power of the score less the greatest, in place; returns
 /// their sum. A score of minus infinity weighs 0. The length is a multiple of [`LANES`].

@@ -1,6 +1,6 @@
 use super::*;
-use crate::engine::testkit::{Driver, alone, request, request_with};
-use crate::engine::{Engine, FinishReason, Request, Step};
+use crate::testkit::{Driver, alone, request, request_with};
+use crate::{Engine, FinishReason, Request, Step};
 use stator_protos::worker::Sampling;
 
 fn model() -> ModelInfo {

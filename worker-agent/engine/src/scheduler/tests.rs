@@ -3,11 +3,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::FinishReason;
-use crate::engine::TokenLogprobs;
-use crate::engine::pool::BlockId;
-use crate::engine::testkit::{Answer, Driver, alone, request, request_with};
-use crate::engine::transfer::KvForm;
+use crate::FinishReason;
+use crate::TokenLogprobs;
+use crate::pool::BlockId;
+use crate::testkit::{Answer, Driver, alone, request, request_with};
+use crate::transfer::KvForm;
 use stator_protos::worker::Sampling;
 
 const VOCAB: u32 = 100;

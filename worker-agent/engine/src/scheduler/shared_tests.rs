@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::tests::{Ledger, driver, engine, options, prompt, steady};
 use super::*;
-use crate::engine::testkit::{Driver, alone};
-use crate::engine::transfer::{Assembly, BlockKv, Seal, TransferKey};
+use crate::testkit::{Driver, alone};
+use crate::transfer::{Assembly, BlockKv, Seal, TransferKey};
 use stator_protos::name::BlockName;
 
 type Side = Driver<Scheduler<Ledger>>;

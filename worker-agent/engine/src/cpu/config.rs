@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ModelError;
 use super::rope::RopeScaling;
-use crate::engine::ModelInfo;
+use crate::ModelInfo;
 use crate::model_files::ModelFiles;
 
 const CONFIG: &str = "config.json";

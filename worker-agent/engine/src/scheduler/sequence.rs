@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::shared::KeptPrompt;
-use crate::engine::compute::{Computed, Draw, Item};
-use crate::engine::named::NamedBlocks;
-use crate::engine::pool::{BlockId, Pool};
-use crate::engine::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
+use crate::compute::{Computed, Draw, Item};
+use crate::named::NamedBlocks;
+use crate::pool::{BlockId, Pool};
+use crate::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
 use stator_protos::worker::Sampling;
 
 /// Prompt tokens computed in one step where logprobs of each are wanted: bounds the logits held.

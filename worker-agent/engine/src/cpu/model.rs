@@ -9,8 +9,8 @@ use super::matrix::Matrix;
 use super::parallel::for_rows;
 use super::rope::{Rope, rotate};
 use super::weights::Weights;
-use crate::engine::ModelInfo;
-use crate::engine::compute::Item;
+use crate::ModelInfo;
+use crate::compute::Item;
 use crate::model_files::ModelFiles;
 use xxhash_rust::xxh3::Xxh3;
 

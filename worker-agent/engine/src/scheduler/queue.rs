@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::sequence::Sequence;
-use crate::engine::RequestKey;
+use crate::RequestKey;
 
 /// A queue that knows how much it holds.
 #[derive(Debug, Default)]

@@ -1,11 +1,13 @@
-//! Engines: what turns token ids into token ids.
+//! The agent's own engines, built-in and simulated: token ids in, token ids out.
 //!
-//! [`Engine`] is all that the rest of the agent knows of one. An engine is synchronous and owns
-//! its state; the agent drives it, one step at a time.
+//! [`Engine`] is all that the rest of the agent knows of one. An engine is synchronous, owns its
+//! state and does no I/O; the agent drives it, one step at a time. It is a crate of its own because
+//! it is compiled for speed in debug builds too. Start reading at [`scheduler`].
 
 pub mod compute;
 pub mod cpu;
 mod math;
+pub mod model_files;
 pub mod named;
 pub mod options;
 pub mod pool;
@@ -28,7 +30,7 @@ use named::NamedBlocks;
 use transfer::{BlockKv, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
-pub use stator_dialect::TokenLogprobs;
+pub use stator_protos::logprobs::TokenLogprobs;
 use stator_protos::worker::Sampling;
 
 /// A model server's heart: takes requests, computes them in steps, keeps their KV in blocks.

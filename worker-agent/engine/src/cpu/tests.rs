@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::engine::pool::BlockId;
-use crate::engine::testkit::{Answer, Driver, alone, request_with};
-use crate::engine::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
 use crate::model_files::ModelFiles;
+use crate::pool::BlockId;
+use crate::testkit::{Answer, Driver, alone, request_with};
+use crate::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
 use stator_protos::worker::{LogitBias, Sampling};
 
-#[path = "../../../fixtures/random.rs"]
+#[path = "../../fixtures/random.rs"]
 #[allow(unreachable_pub)] // A benchmark uses it, too.
 mod random;
 

@@ -6,11 +6,11 @@ use stator_protos::name::{BlockName, NameRoot};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Scheduler;
-use crate::engine::compute::Compute;
-use crate::engine::named::{BlockKey, NamedBlocks};
-use crate::engine::pool::{BlockId, Pool};
-use crate::engine::transfer::{BlockKv, KvForm};
-use crate::engine::{Request, RequestKey, Rest, Reusable, SharedKv};
+use crate::compute::Compute;
+use crate::named::{BlockKey, NamedBlocks};
+use crate::pool::{BlockId, Pool};
+use crate::transfer::{BlockKv, KvForm};
+use crate::{Request, RequestKey, Rest, Reusable, SharedKv};
 
 /// One in this many blocks may be kept for decode workers: the others are for running requests.
 const KEPT_SHARE: usize = 2;

@@ -1,6 +1,6 @@
 //! How fast the built-in and the simulated engine are. Prints a table; takes about half a minute.
 //!
-//! `cargo bench -p stator-worker-agent --bench engine [part of a line's name]`
+//! `cargo bench -p stator-engine --bench engine [part of a line's name]`
 //!
 //! The model has 4.0 million random weights in bf16. CPU time is that of the whole process, all
 //! threads together, and is what a noisy machine distorts least.
@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stator_engine::cpu::{self, Model};
+use stator_engine::model_files::ModelFiles;
+use stator_engine::sim::{self, SimOptions};
+use stator_engine::{Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
 use stator_protos::worker::Sampling;
 use stator_timing::Timing;
-use stator_worker_agent::engine::cpu::{self, Model};
-use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
-use stator_worker_agent::model_files::ModelFiles;
 
 #[path = "../fixtures/random.rs"]
 #[allow(unreachable_pub)] // The engine's tests use it, too.

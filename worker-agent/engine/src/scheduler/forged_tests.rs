@@ -4,7 +4,7 @@ use stator_protos::hash::{HashSeed, block_hash};
 
 use super::tests::{engine, options, steady};
 use super::*;
-use crate::engine::testkit::alone;
+use crate::testkit::alone;
 
 const VICTIM: [u32; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 /// A second preimage of the block hash of [`VICTIM`].

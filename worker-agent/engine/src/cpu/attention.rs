@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::config::Config;
 use super::kernel::{self, Isa, Out, Rows};
 use super::kv::Kv;
-use crate::engine::compute::Item;
-use crate::engine::pool::BlockId;
+use crate::compute::Item;
+use crate::pool::BlockId;
 
 /// Rows computed together: as many as the kernel keeps in registers.
 const TILE_ROWS: usize = 8;

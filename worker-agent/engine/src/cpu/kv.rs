@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::kernel::{LANES, Panels};
-use crate::engine::pool::BlockId;
+use crate::pool::BlockId;
 
 /// Keys and values of all blocks, in f32.
 ///
