@@ -1,7 +1,9 @@
 //! The request plane's client: requests of one agent over a few shared connections.
 
+use super::error::StreamError;
 use super::link::{self, Link};
 use super::mailbox::Mailbox;
+use super::settings::ClientSettings;
 use parking_lot::Mutex;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
@@ -13,7 +15,7 @@ use stator_protos::worker::{
     SnapshotRequest, Submit, SubscribeRequest,
 };
 use stator_protos::{Generation, WorkerRank};
-use stator_runtime::dial::{Dial, DialError, DialTarget};
+use stator_runtime::dial::{DialError, DialTarget};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,84 +26,14 @@ use tokio::task::JoinSet;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Limits and timing of the connections to one agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientSettings {
-    /// Connections, each with one stream; 1 by default. More spread the work of very many tokens
-    /// over more cores.
-    pub links: usize,
-    /// Requests that one connection may have running; 65536 by default.
-    pub requests_max: usize,
-    /// Largest frame taken, in bytes; 64 MiB by default. Only prompt logprobs come near it.
-    pub frame_bytes_max: usize,
-    /// Bytes of outputs that a request may leave unread behind the first of them; 16 MiB by
-    /// default, which is the answer of a million tokens. The request of a reader that is further
-    /// behind ends, so that a client that does not read holds neither memory nor its engine.
-    pub unread_bytes_max: usize,
-    /// Largest answer to a question taken, in bytes; 256 MiB by default. Only files of models come
-    /// near it.
-    pub answer_bytes_max: usize,
-    /// Longest wait for a connection; 2 s by default.
-    pub connect_timeout: Duration,
-    /// Wait after the first failed attempt to connect; 50 ms by default. It doubles each time.
-    pub backoff_min: Duration,
-    /// Longest wait between attempts to connect; 1 s by default.
-    pub backoff_max: Duration,
-    /// Time between probes of a silent connection, and longest wait for a probe; 5 s by default.
-    pub keepalive: Duration,
-    /// Longest silence of an agent that has requests; 2 s by default. They then go on elsewhere.
-    pub silence: Duration,
-    /// Whether connections are over TLS; plain by default.
-    pub dial: Dial,
-}
-
-impl Default for ClientSettings {
-    fn default() -> Self {
-        Self {
-            links: 1,
-            requests_max: 65_536,
-            frame_bytes_max: 64 << 20,
-            unread_bytes_max: 16 << 20,
-            answer_bytes_max: 256 << 20,
-            connect_timeout: Duration::from_secs(2),
-            backoff_min: Duration::from_millis(50),
-            backoff_max: Duration::from_secs(1),
-            keepalive: Duration::from_secs(5),
-            silence: Duration::from_secs(2),
-            dial: Dial::default(),
-        }
-    }
-}
-
 /// HTTP/2 window of a stream and of its connection: all tokens of an agent share them, so they
 /// hold a burst of many frames, and a slow client's tokens never stop the others', because the
 /// link reads on and keeps them in mailboxes.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// Longest wait for the link of an agent that has just answered a question.
+pub(super) const LINK_WAIT: Duration = Duration::from_secs(2);
 /// Factor by which the connection for questions is probed less often than the links.
 const QUESTIONS_REST: u32 = 4;
-
-/// Why a request's stream ended without an answer from its agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StreamError {
-    /// The connection is gone. The request may run elsewhere, from the tokens that arrived.
-    #[error("the connection to the agent is lost")]
-    Disconnected,
-    /// There is no connection, or there was none for long enough: the agent never saw the request.
-    #[error("there is no connection to the agent")]
-    Unsent,
-    /// The connection has as many requests as it may.
-    #[error("the connection has {limit} requests, the limit")]
-    Overloaded {
-        /// The limit.
-        limit: usize,
-    },
-    /// The reader left more unread than it may, and the agent was told to stop.
-    #[error("more than {limit} bytes of the answer are unread, the limit")]
-    Unread {
-        /// The limit, in bytes.
-        limit: usize,
-    },
-}
 
 /// The blocks of a worker as of event `next_sequence - 1`.
 #[derive(Clone, Debug, PartialEq, Eq)]

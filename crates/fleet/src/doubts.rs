@@ -4,8 +4,8 @@
 //! full, the cluster's control plane away. The agent's own word decides: one that answers to its
 //! name is used on as a suspect, one that does not is gone, and is asked on for a while.
 
-use crate::LINK_WAIT;
-use crate::client::{AgentClient, ClientSettings};
+use crate::client::{AgentClient, LINK_WAIT};
+use crate::settings::ClientSettings;
 use stator_discovery::AGENTS_MAX;
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;

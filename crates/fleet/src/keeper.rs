@@ -1,11 +1,12 @@
 //! The owner of what follows the fleet: which agents and models are there, and who tells of them.
 
 use crate::agent::AgentTask;
-use crate::client::AgentClient;
+use crate::client::{AgentClient, LINK_WAIT};
 use crate::doubts::{Doubts, Verdict};
+use crate::fleet_event::FleetEvent;
 use crate::metrics::FleetMetrics;
 use crate::pools::Pools;
-use crate::{FleetEvent, FleetSettings, LINK_WAIT};
+use crate::settings::FleetSettings;
 use stator_discovery::{AgentChange, Agents, Update};
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,9 @@
 //! One task reads frames and hands each output to its request's mailbox. There is no task, channel
 //! or allocation per token beside the tokens themselves.
 
-use super::client::{ClientSettings, StreamError};
+use super::error::StreamError;
 use super::mailbox::{Mailbox, Progress};
+use super::settings::ClientSettings;
 use super::silence::Silence;
 use futures::Stream;
 use futures::task::AtomicWaker;

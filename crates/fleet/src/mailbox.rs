@@ -5,7 +5,7 @@
 //! request of a reader that falls too far behind ends, because holding its tokens back would hold
 //! back those of all other requests on the same connection.
 
-use super::client::StreamError;
+use super::error::StreamError;
 use parking_lot::Mutex;
 use stator_protos::worker::{FinishReason, Output, TokenLogprobs, TopLogprob};
 use std::task::{Context, Poll, Waker};
