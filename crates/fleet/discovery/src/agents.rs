@@ -5,7 +5,7 @@ use crate::roster::{AgentChange, Roster};
 use crate::source::DiscoverySource;
 use crate::{DiscoveryError, Watch, directory, etcd, kubernetes, list};
 use stator_runtime::dial::Dial;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The agents of a back-end, followed from now on.
@@ -70,10 +70,4 @@ impl Agents {
         let looked = seen.complete && !seen.stale && !seen.pending;
         Update { changes, malformed: seen.newly_malformed, looked }
     }
-}
-
-/// A time in milliseconds since the Unix epoch.
-pub(crate) fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

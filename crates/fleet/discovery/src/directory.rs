@@ -5,19 +5,19 @@
 //! its agent as long as it changes. An agent that leaves removes its record, but so may others
 //! remove records or the whole directory by mistake: agents make them again.
 
-use crate::agents::unix_ms;
+use crate::look::{FileStamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode, lease};
 use crate::roster::{Read, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind::NotFound, ErrorKind::QuotaExceeded, ErrorKind::StorageFull};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::Interval;
 
 /// Blanks at the end of a record.
 const SPARE: usize = 256;
@@ -103,6 +103,12 @@ fn write(dir: &Path, record: &AgentRecord, lease: Duration, now: SystemTime) -> 
     }
 }
 
+/// A time in milliseconds since the Unix epoch.
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Writes a record in the room of the one that is there, if it has as much.
 fn write_over(place: &Path, text: &[u8]) -> io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).open(place)?;
@@ -144,13 +150,6 @@ impl DirectoryWatcher {
     }
 }
 
-/// Looks at a regular pace, and later where one took long.
-pub(crate) fn interval(period: Duration) -> Interval {
-    let mut interval = tokio::time::interval(period);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
-}
-
 #[async_trait::async_trait]
 impl Watch for DirectoryWatcher {
     async fn next(&mut self) -> Sighting {
@@ -187,18 +186,10 @@ struct Directory {
 /// A record's file.
 #[derive(Debug)]
 struct File {
-    stamp: Stamp,
+    stamp: FileStamp,
     read: Read,
     /// Whether it was old when it was first seen.
     left_over: bool,
-}
-
-/// Tells whether a file is the one that was read before.
-pub(crate) type Stamp = (u64, u64, i64, i64);
-
-/// The stamp of a file.
-pub(crate) fn stamp(metadata: &std::fs::Metadata) -> Stamp {
-    (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
 }
 
 impl Directory {

@@ -17,6 +17,7 @@ pub mod fuzz;
 mod known;
 mod kubernetes;
 mod list;
+mod look;
 mod metrics;
 mod record;
 mod registration;

@@ -9,7 +9,7 @@
 //! The agents themselves tell their records, as they change. One that is silent is believed to be
 //! as it last was: only a line that is gone takes an agent away.
 
-use crate::directory::{Stamp, interval, stamp};
+use crate::look::{FileStamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode_unleased};
 use crate::roster::{Absence, Read, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
@@ -66,7 +66,7 @@ pub(crate) struct ListWatcher {
     poll: Interval,
     dial: Dial,
     /// The file that was read last, and whether it could be.
-    read: Option<(Stamp, bool)>,
+    read: Option<(FileStamp, bool)>,
     agents: BTreeMap<String, ListedAgent>,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     askers: JoinSet<()>,
@@ -101,7 +101,7 @@ impl ListWatcher {
     async fn look(&mut self) {
         let found = match tokio::fs::metadata(&self.path).await {
             Ok(metadata) => stamp(&metadata),
-            Err(error) => return self.lost(Stamp::default(), &error.to_string()),
+            Err(error) => return self.lost(FileStamp::default(), &error.to_string()),
         };
         if self.read.is_some_and(|(known, _)| known == found) {
             return;
@@ -115,7 +115,7 @@ impl ListWatcher {
         }
     }
 
-    fn lost(&mut self, found: Stamp, fault: &str) {
+    fn lost(&mut self, found: FileStamp, fault: &str) {
         if self.read != Some((found, false)) {
             let path = self.path.display();
             tracing::warn!(%path, fault, "cannot read the list of agents, keeping what is known");
