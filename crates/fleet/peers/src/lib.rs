@@ -35,7 +35,7 @@ pub use args::PeersArgs;
 pub use outbox::{Outbox, SEQUENCE_MAX};
 pub use replica::{Blocks, PoolId, Replica};
 pub use seat::{Seat, SeatError};
-pub use settings::{PeerTls, PeersSettings};
+pub use settings::{PEERS_MAX, PeerTls, PeersSettings};
 pub use warm::WarmStart;
 
 use auth::Token;
@@ -45,9 +45,6 @@ use stator_runtime::Shutdown;
 use stator_runtime::tls::Listener;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-
-/// Peers listened to at once, and listeners at once; further ones are left out.
-pub const PEERS_MAX: usize = 64;
 
 /// This replica among its peers. Cheap to clone.
 #[derive(Clone)]

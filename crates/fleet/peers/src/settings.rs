@@ -8,6 +8,9 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 /// Port on which replicas listen to each other, unless told otherwise.
 pub(crate) const PORT_DEFAULT: u16 = 9004;
 
+/// Peers listened to at once, and listeners at once; further ones are left out.
+pub const PEERS_MAX: usize = 64;
+
 /// Addresses of the peers, and time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeersSettings {
