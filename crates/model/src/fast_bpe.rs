@@ -6,7 +6,7 @@
 //! is the same, token for token: what is not exactly known is left to the general path.
 
 use super::segments::{Splitter, is_plain};
-use super::tokenizer::TokenizerShape;
+use super::tokenizer_shape::TokenizerShape;
 use super::vocabulary::bytes_to_chars;
 use super::word_cache::{WordCache, WordKey};
 use super::words::Pattern;

@@ -17,6 +17,7 @@ mod stop;
 mod strftime;
 pub mod template;
 pub mod tokenizer;
+mod tokenizer_shape;
 mod vocabulary;
 mod word_cache;
 mod words;

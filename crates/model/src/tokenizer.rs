@@ -7,9 +7,9 @@
 use super::detokenizer::TokenDecoder;
 use super::fast_bpe::FastBpe;
 use super::segments::{Segment, Splitter, raw_splitter};
+use super::tokenizer_shape::TokenizerShape;
 use super::vocabulary::ByteTable;
 use moka::sync::Cache;
-use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
 use tokenizers::Tokenizer as General;
@@ -35,21 +35,6 @@ pub struct Tokenizer {
     /// So that nobody can make up texts that share a place in the cache.
     seed: u64,
     decoder: TokenDecoder,
-}
-
-/// The steps around the model in a `tokenizer.json`. The vocabulary, nearly all of the file, is left
-/// out.
-#[derive(serde::Deserialize)]
-pub(crate) struct TokenizerShape {
-    /// First step: changes of the text.
-    #[serde(default)]
-    pub(crate) normalizer: Value,
-    /// Second step: splitting into words.
-    #[serde(default)]
-    pub(crate) pre_tokenizer: Value,
-    /// Way from tokens to text.
-    #[serde(default)]
-    decoder: Value,
 }
 
 /// A part of a prompt and its tokens.
