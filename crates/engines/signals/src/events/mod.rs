@@ -14,6 +14,7 @@ mod follower;
 mod merge;
 mod metrics;
 mod recover;
+mod settings;
 mod sink;
 mod tally;
 mod task;
@@ -21,8 +22,9 @@ mod translate;
 mod trtllm;
 
 pub use control::{Control, View};
-pub use follower::{FollowSettings, Follower, NEWS_MAX, Source};
+pub use follower::{Follower, NEWS_MAX, Source};
 pub use metrics::{FeedCounts, FollowMetrics};
+pub use settings::FollowSettings;
 pub use sink::WorkerSink;
 pub use tally::{Counts, Reason, Tally};
 pub use translate::{SkipCounts, Translator};

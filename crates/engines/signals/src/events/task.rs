@@ -2,9 +2,9 @@
 
 use super::control::View;
 use super::dialect::Dialect;
-use super::follower::FollowSettings;
 use super::metrics::{FeedCounts, FollowMetrics};
 use super::recover::{Pace, unbroken_end};
+use super::settings::FollowSettings;
 use super::sink::WorkerSink;
 use super::translate::{SkipCounts, Translator};
 use bytes::Bytes;
