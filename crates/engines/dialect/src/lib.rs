@@ -16,12 +16,14 @@
 
 mod answer;
 mod connect;
+mod connector;
 mod events;
 mod guide;
 mod http;
 mod json;
 mod logprobs;
 mod openai;
+mod options;
 mod replay;
 mod request;
 mod sampling;
@@ -33,13 +35,14 @@ mod trace;
 mod trtllm;
 mod vllm;
 
-pub use connect::{ApiKey, Connector, Kind, Options, OptionsError, Role, connect};
+pub use connect::connect;
+pub use connector::{Connector, Role};
+pub use options::{ApiKey, Kind, Options, OptionsError};
 pub use replay::{replay, replay_http};
 pub use request::{
     Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Shared,
-    TokenLogprobs,
+    TokenLogprobs, Trace,
 };
-pub use trace::Trace;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;

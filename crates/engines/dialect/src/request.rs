@@ -1,6 +1,5 @@
 //! Requests to an engine, and its answers.
 
-use crate::Trace;
 use serde_json::value::RawValue;
 pub use stator_protos::logprobs::TokenLogprobs;
 use stator_protos::worker::Sampling;
@@ -27,6 +26,15 @@ pub struct Ask {
     pub trace: Option<Trace>,
     /// This engine's share of the request.
     pub hand: Hand,
+}
+
+/// W3C trace context: the parent of the engine's own spans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// `traceparent`.
+    pub parent: String,
+    /// `tracestate`, where there is one.
+    pub state: Option<String>,
 }
 
 /// An engine's share of a request that two may serve together.

@@ -1,17 +1,8 @@
 //! Trace context that engines receive with a request.
 
 use crate::http::Headers;
-use crate::{Ask, Fault};
+use crate::{Ask, Fault, Trace};
 use ::http::{HeaderName, HeaderValue};
-
-/// W3C trace context: the parent of the engine's own spans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
-    /// `traceparent`.
-    pub parent: String,
-    /// `tracestate`, where there is one.
-    pub state: Option<String>,
-}
 
 /// Trace headers of a request, with room for more headers.
 ///

@@ -11,7 +11,7 @@ mod operate;
 mod pairing;
 
 use crate::answer::{Streamed, Whole};
-use crate::connect::Names;
+use crate::connector::Names;
 use crate::http::{self, Client};
 use crate::{
     Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, Shared, trace,

@@ -32,7 +32,7 @@ mod pairing;
 mod sign;
 
 use crate::answer::{Streamed, Whole};
-use crate::connect::Names;
+use crate::connector::Names;
 use crate::http::{self, Client};
 use crate::{
     Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, Shared,

@@ -1,6 +1,7 @@
 //! Self-description of a vLLM, collected from several of its endpoints.
 
-use super::handover::{self, Advert, Family};
+use super::family::{self, Family};
+use super::handover::{self, Advert};
 use super::{Endpoint, Learnt, Target, moriio};
 use crate::events::{self, shifted};
 use crate::http::Client;
@@ -195,8 +196,7 @@ fn moriio(
     version: &str,
     config: &Config,
 ) -> Result<Option<moriio::Own>, Fault> {
-    let Some(own) = connector.filter(|own| handover::family(&own.name) == Ok(Family::Moriio))
-    else {
+    let Some(own) = connector.filter(|own| family::family(&own.name) == Ok(Family::Moriio)) else {
         return Ok(None);
     };
     let extra = config.kv_transfer_config.as_ref().map(|said| &said.kv_connector_extra_config);

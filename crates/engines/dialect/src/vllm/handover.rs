@@ -20,47 +20,14 @@
 //!
 //! Source: the scheduler and the connectors of vLLM 0.32.0.
 
+use super::family::{Family, family};
+use super::fields::{present, text};
 use super::{Learnt, kept, moriio};
 use crate::json;
 use crate::{Ask, Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use stator_handover::mooncake;
-
-/// The connectors that are known, by how a request is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
-    /// Prefill answers with what decode is told; decode reads the KV from it, or prefill writes it.
-    Nixl { reads: bool },
-    /// Both are told the same, at once.
-    Mooncake,
-    /// Decode finds the KV that prefill stored by the prompt, in storage that both see: neither
-    /// gets parameters.
-    Storage,
-    /// Prefill keeps the KV in host memory under a name, and decode reads it there.
-    Offloading,
-    /// Prefill is told who decodes, and decode what prefill answers.
-    Moriio,
-}
-
-/// The family of a connector.
-///
-/// # Errors
-///
-/// [`Fault::Unsupported`] where that is not known.
-pub(super) fn family(connector: &str) -> Result<Family, Fault> {
-    match connector {
-        "NixlConnector" => Ok(Family::Nixl { reads: true }),
-        "NixlPushConnector" => Ok(Family::Nixl { reads: false }),
-        "MooncakeConnector" => Ok(Family::Mooncake),
-        // The older name of the first is the second.
-        "ExampleConnector" | "SharedStorageConnector" => Ok(Family::Storage),
-        "LMCacheConnectorV1" | "LMCacheMPConnector" => Ok(Family::Storage),
-        "OffloadingConnector" => Ok(Family::Offloading),
-        "MoRIIOConnector" => Ok(Family::Moriio),
-        _ => Err(Fault::Unsupported(format!("connector {connector:?} is none that is known"))),
-    }
-}
 
 /// Advertisement of a prefill engine to decode engines.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -251,19 +218,6 @@ fn wants_remote_prefill(params: &Params) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::Invalid("handover: do_remote_prefill is not what is asked for".into()))
-}
-
-pub(super) fn text(field: &str, value: Option<&String>) -> Result<(), Fault> {
-    present(field, value.map(String::len))
-}
-
-/// Whether the field is there and not empty, or not zero.
-pub(super) fn present(field: &str, size: Option<usize>) -> Result<(), Fault> {
-    match size {
-        Some(1..) => Ok(()),
-        Some(0) => Err(Fault::Invalid(format!("handover: {field} is empty"))),
-        None => Err(Fault::Invalid(format!("handover: {field} is missing"))),
-    }
 }
 
 #[cfg(test)]

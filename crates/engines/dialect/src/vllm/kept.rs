@@ -7,7 +7,8 @@
 //! Source: vLLM's ExampleConnector and LMCache's; for the offloading connector's tier between peers
 //! llm-d's sidecar.
 
-use super::handover::{Family, family, present, text};
+use super::family::{Family, family};
+use super::fields::{present, text};
 use crate::json;
 use crate::{Ask, Connector, Fault, Hand};
 use serde_json::value::RawValue;

@@ -12,6 +12,8 @@
 mod decode;
 mod describe;
 mod encode;
+mod family;
+mod fields;
 mod handover;
 mod kept;
 mod moriio;
@@ -19,7 +21,7 @@ mod operate;
 mod usual;
 
 use crate::answer::{Streamed, Whole};
-use crate::connect::Names;
+use crate::connector::Names;
 use crate::http::{self, Client, Headers};
 use crate::{
     Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, Shared,

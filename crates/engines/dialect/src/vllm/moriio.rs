@@ -17,7 +17,7 @@
 //!
 //! Source: `kv_connector/v1/moriio` of vLLM 0.32.0, the first version that is known.
 
-use super::handover::{present, text};
+use super::fields::{present, text};
 use crate::json;
 use crate::{Ask, Fault, First, Hand, Manner, Role};
 use serde::{Deserialize, Serialize};
