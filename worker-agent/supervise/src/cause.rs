@@ -1,8 +1,8 @@
 //! Causes of an engine's end.
 
+use crate::ending::{Ending, Exit};
 use crate::memory::OomKills;
 use crate::phase::Phase;
-use crate::process::Ending;
 use std::time::Duration;
 
 /// Cause of an engine's end that nobody asked for.
@@ -70,15 +70,6 @@ pub enum Cause {
         /// Cause of the kill.
         cause: Box<Cause>,
     },
-}
-
-/// End of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// With this code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
 }
 
 const SIGKILL: i32 = 9;

@@ -10,6 +10,7 @@
 
 pub mod cause;
 pub mod command;
+mod ending;
 pub mod life;
 mod memory;
 mod output;

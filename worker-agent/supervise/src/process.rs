@@ -1,8 +1,8 @@
 //! Processes of an engine: the one that was started, its children, and a guard that ends them all
 //! should this process be killed.
 
-use crate::cause::Exit;
 use crate::command::EngineCommand;
+use crate::ending::{Ending, Exit};
 use crate::memory::OomKills;
 use crate::output::Output;
 use crate::phase::Phase;
@@ -49,18 +49,6 @@ struct Processes {
     kills_before: OomKills,
     /// Exit of the leader, and deadline for its last output.
     exited: Option<(ExitStatus, Instant)>,
-}
-
-/// End of an engine, with the evidence for its cause.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    pub(crate) exit: Exit,
-    /// Last lines of the output.
-    pub(crate) tail: Vec<String>,
-    /// Last line about memory, if it is recent.
-    pub(crate) out_of_memory: Option<String>,
-    /// Kills for want of memory meanwhile.
-    pub(crate) kills: OomKills,
 }
 
 /// A process group, which is killed when dropped.

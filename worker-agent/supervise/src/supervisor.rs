@@ -5,9 +5,10 @@ mod tests;
 
 use crate::cause::Cause;
 use crate::command::Recipe;
+use crate::ending::Ending;
 use crate::life::{Action, Event, Input, Life, Observation, Policy, State, Step};
 use crate::phase::Phase;
-use crate::process::{Ending, Engine};
+use crate::process::Engine;
 use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::sync::Arc;

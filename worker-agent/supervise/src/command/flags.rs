@@ -4,7 +4,7 @@
 //! recognisable: a word that starts with a dash and is no number. That is enough to find flags that
 //! come twice, that the agent sets itself, or that replace a default of the agent's.
 
-use super::CommandError;
+use super::error::CommandError;
 
 /// Conventions of an engine's command line.
 pub(super) struct Dialect {
