@@ -8,6 +8,7 @@ mod openai;
 mod place;
 mod planes;
 mod stock;
+mod stock_args;
 #[cfg(test)]
 mod tests;
 mod trtllm;
@@ -21,7 +22,8 @@ use faults::Faults;
 pub use place::PlaceArgs;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
-pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
+pub use stock::{Origin, StockSettings};
+pub use stock_args::{RoleArg, StockArgs};
 pub use trtllm::{ScheduleArg, TrtllmArgs};
 pub use trust::{FleetArgs, KvTrust};
 pub use zmq::{ZmqArgs, ZmqListen};

@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::door::Door;
-use crate::worker::Command;
+use crate::worker::{Command, Order};
 use stator_dialect::{Fault, Operation};
 use stator_protos::worker::operate_request::Operation as Asked;
 use stator_protos::worker::operations_server::Operations;
@@ -17,15 +17,6 @@ const NAME_BYTES_MAX: usize = 256;
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest request in an engine's own words, in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-
-/// An operation, and who waits for it.
-#[derive(Debug)]
-pub(crate) struct Order {
-    /// The operation.
-    pub(crate) operation: Operation,
-    /// Channel for the result.
-    pub(crate) answer: oneshot::Sender<Result<(), Fault>>,
-}
 
 /// The service.
 #[derive(Clone, Debug)]

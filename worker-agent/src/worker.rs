@@ -9,14 +9,13 @@ mod handing;
 mod transfer;
 
 pub(crate) use command::{
-    Command, Export, Prefill, Prefilled, Snapshot, Submission, Take, TakenPrompt,
+    Command, Export, Order, Prefill, Prefilled, Snapshot, Submission, Take, TakenPrompt,
 };
 pub(crate) use transfer::{Handover, Pairing};
 
 use crate::events::WorkerFeed;
 use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
-use crate::operations::Order;
 use crate::outbox::Outbox;
 use crate::{trace, translate};
 use handing::Handing;

@@ -1,6 +1,6 @@
 //! Checks of the flags for a server of the OpenAI API.
 
-use super::stock::{RoleArg, StockArgs};
+use super::stock_args::{RoleArg, StockArgs};
 use super::{EngineArgs, Faults};
 
 /// Faults of missing flags, and of flags without use for such a server.

@@ -10,6 +10,7 @@
 pub(crate) mod log;
 pub(crate) mod plane;
 pub(crate) mod publish;
+pub(crate) mod queue;
 mod reader;
 mod replay;
 pub(crate) mod serve;
@@ -20,7 +21,7 @@ use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use log::EventLog;
 use parking_lot::Mutex;
-use publish::{Message, Queue};
+use queue::{Message, Queue};
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;

@@ -1,5 +1,6 @@
 //! The event plane as a whole: what feeds it, and the tasks that publish, replay and repeat.
 
+use super::queue::Queue;
 use super::subscribers::Subscribers;
 use super::{Feeds, publish, replay, serve};
 use crate::metrics::AgentMetrics;
@@ -15,7 +16,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The event plane of an agent: its feeds, and the subscribers to them.
 #[derive(Debug)]
 pub(crate) struct EventPlane {
-    queue: Arc<publish::Queue>,
+    queue: Arc<Queue>,
     feeds: Arc<Feeds>,
     subscribers: Arc<Subscribers>,
     metrics: AgentMetrics,
@@ -34,7 +35,7 @@ pub(crate) struct EventTasks {
 impl EventPlane {
     /// An event plane without feeds or subscribers; each feed is to keep `log_bytes` for replay.
     pub(crate) fn new(log_bytes: usize, metrics: AgentMetrics) -> Self {
-        let queue = Arc::new(publish::Queue::default());
+        let queue = Arc::new(Queue::default());
         let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), metrics.clone()));
         let subscribers = Arc::new(Subscribers::new(metrics.clone()));
         Self { queue, feeds, subscribers, metrics }

@@ -1,7 +1,7 @@
 //! Reads the workers' logs for one replay, a part at a time.
 
 use super::LogEntry;
-use super::publish::Message;
+use super::queue::Message;
 use bytes::Bytes;
 use std::time::Duration;
 use std::vec::IntoIter;

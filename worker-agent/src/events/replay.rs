@@ -110,7 +110,7 @@ async fn send(reply: &ReplyPath, [topic, number, payload]: [Bytes; 3]) -> anyhow
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::publish::Queue;
+    use crate::events::queue::Queue;
     use stator_protos::kv_event::KvEvent;
     use stator_protos::{Generation, WorkerId, WorkerRank};
     use stator_zmtp::Dealer;

@@ -1,7 +1,7 @@
 //! The event plane on the request plane: the third service of the agent's gRPC port.
 
 use super::Feeds;
-use super::publish::Message;
+use super::queue::Message;
 use super::reader::{PART_BYTES, Reader, ReplayRange, SEND_TIMEOUT};
 use super::subscribers::{Subscribers, Subscription};
 use crate::metrics::AgentMetrics;

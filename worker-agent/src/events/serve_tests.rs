@@ -1,7 +1,7 @@
 //! The service without a network: what its streams give, and when they end.
 
 use super::*;
-use crate::events::publish::Queue;
+use crate::events::queue::Queue;
 use stator_protos::kv_event::KvEvent;
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerId, WorkerRank};

@@ -3,7 +3,7 @@
 //! Nobody waits for a subscriber. A bounded queue holds what it has not read yet; one that reads too
 //! slowly loses the oldest messages, and one that reads nothing for long loses its place.
 
-use super::publish::{Message, Queue};
+use super::queue::{Message, Queue};
 use crate::metrics::AgentMetrics;
 use parking_lot::Mutex;
 use stator_runtime::Shutdown;
@@ -151,7 +151,7 @@ impl Drop for Subscription {
 
 #[cfg(test)]
 mod tests {
-    use super::super::publish::{QUEUE_BYTES, QUEUE_MESSAGES};
+    use super::super::queue::{QUEUE_BYTES, QUEUE_MESSAGES};
     use super::*;
     use bytes::Bytes;
 

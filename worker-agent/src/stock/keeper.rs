@@ -8,7 +8,7 @@ use super::sink::LifeSink;
 use super::tally::Tally;
 use super::{Engine, profile};
 use crate::identity;
-use crate::operations::Order;
+use crate::worker::Order;
 use crate::workers::Reports;
 use futures::future::select_all;
 use parking_lot::Mutex;

@@ -169,7 +169,7 @@ impl WorkerSink for LifeSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::publish::Queue;
+    use crate::events::queue::Queue;
     use crate::metrics::AgentMetrics;
     use stator_protos::{WorkerId, kv_event};
 

@@ -9,7 +9,7 @@ use super::sink::LifeSink;
 use super::tally::Tally;
 use crate::config::{AgentArgs, AgentSettings, Runs, StockSettings};
 use crate::events::Feeds;
-use crate::events::publish::Queue;
+use crate::events::queue::Queue;
 use crate::extras::{Extras, Peer};
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;

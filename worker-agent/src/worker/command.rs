@@ -2,10 +2,9 @@
 
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
-use crate::operations::Order;
 use crate::outbox::Outbox;
 use serde_json::value::RawValue;
-use stator_dialect::Delta;
+use stator_dialect::{Delta, Fault, Operation};
 use stator_engine::transfer::{BlockKv, KvForm};
 use stator_engine::{Request, RequestKey};
 use stator_protos::Generation;
@@ -104,6 +103,15 @@ pub(crate) struct Submission {
     pub(crate) outbox: Arc<Outbox>,
     /// Counts it among what runs until it ends.
     pub(crate) ticket: Ticket,
+}
+
+/// An operation, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Order {
+    /// The operation.
+    pub(crate) operation: Operation,
+    /// Channel for the result.
+    pub(crate) answer: oneshot::Sender<Result<(), Fault>>,
 }
 
 /// The blocks of a worker after event `next_sequence - 1`.

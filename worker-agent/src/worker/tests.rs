@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::KvTrust;
-use crate::events::publish::{Message, Queue};
+use crate::events::queue::{Message, Queue};
 use crate::extras::Extras;
 use crate::in_flight::InFlight;
 use crate::metrics::PairMetrics;

@@ -4,7 +4,7 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::kernel::{self, Isa, LANES, Out, Panels, Rows};
-use super::weights::Tensor;
+use super::tensor::Tensor;
 
 /// A matrix of `outputs` rows of `inputs` weights, in panels of [`LANES`] outputs; the last panel
 /// is filled up with zeros. Weights stay in bf16 where the files have them so: decode is bound by

@@ -14,6 +14,7 @@ mod matrix;
 mod model;
 mod parallel;
 mod rope;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod weights;

@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod forged_tests;
+mod kept;
 mod queue;
 mod sequence;
 mod shared;
@@ -20,17 +21,22 @@ mod tests;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use stator_protos::hash::SequenceHash;
+use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::load::Load;
+use stator_protos::name::NameRoot;
 use stator_protos::worker::LogitBias;
 
+use self::kept::KeptPrompt;
 use self::queue::Queue;
 use self::sequence::Sequence;
-use self::shared::KeptPrompt;
 use super::compute::{Compute, Computed, Item};
+use super::named::NamedBlocks;
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
 use super::{Engine, Output, Refusal, Request, RequestKey, Rest, SharedKv, Step};
+
+/// One in this many blocks may be kept for decode workers: the others are for running requests.
+const KEPT_SHARE: usize = 2;
 
 /// An engine around anything that computes. No clock, no threads, no I/O.
 pub struct Scheduler<C> {
@@ -132,6 +138,19 @@ impl<C: Compute> Scheduler<C> {
             );
         }
         format!("prompt of {length} tokens leaves no room for an answer in a context of {limit}")
+    }
+
+    /// Blocks that may be kept beside those that are.
+    fn room_to_keep(&self) -> usize {
+        let kept: usize = self.kept.values().map(|kept| kept.blocks.len()).sum();
+        (self.options.total_blocks as usize / KEPT_SHARE).saturating_sub(kept)
+    }
+
+    /// A request's blocks, none of which has a name yet.
+    fn unnamed(&self, request: &Request) -> NamedBlocks {
+        let (salt, model) = (request.cache_salt.as_deref(), SharedKv::form(self).fingerprint);
+        let root = NameRoot::new(&self.options.name_key, model, None, salt);
+        NamedBlocks::new(root, HashSeed::new(None, salt), self.block_size())
     }
 
     /// Choices that wait, including those that wait for the first of their request.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shared::KeptPrompt;
+use super::kept::KeptPrompt;
 use crate::compute::{Computed, Draw, Item};
 use crate::named::NamedBlocks;
 use crate::pool::{BlockId, Pool};

@@ -1,49 +1,18 @@
 //! KV that leaves and comes: prompts that stay held for another engine, and blocks that another
 //! engine computed.
 
-use stator_protos::hash::{HashSeed, SequenceHash};
-use stator_protos::name::{BlockName, NameRoot};
+use stator_protos::hash::SequenceHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Scheduler;
+use super::kept::KeptPrompt;
 use crate::compute::Compute;
 use crate::named::{BlockKey, NamedBlocks};
-use crate::pool::{BlockId, Pool};
+use crate::pool::BlockId;
 use crate::transfer::{BlockKv, KvForm};
 use crate::{Request, RequestKey, Rest, Reusable, SharedKv};
 
-/// One in this many blocks may be kept for decode workers: the others are for running requests.
-const KEPT_SHARE: usize = 2;
-
-/// Blocks of a prompt that are kept; none until it is computed.
-#[derive(Debug, Default)]
-pub(super) struct KeptPrompt {
-    pub(super) blocks: Vec<BlockId>,
-    pub(super) names: Vec<BlockName>,
-}
-
-impl KeptPrompt {
-    pub(super) fn release(self, pool: &mut Pool) {
-        for block in self.blocks.into_iter().rev() {
-            pool.release(block);
-        }
-    }
-}
-
 impl<C: Compute> Scheduler<C> {
-    /// Blocks that may be kept beside those that are.
-    pub(super) fn room_to_keep(&self) -> usize {
-        let kept: usize = self.kept.values().map(|kept| kept.blocks.len()).sum();
-        (self.options.total_blocks as usize / KEPT_SHARE).saturating_sub(kept)
-    }
-
-    /// A request's blocks, none of which has a name yet.
-    pub(super) fn unnamed(&self, request: &Request) -> NamedBlocks {
-        let (salt, model) = (request.cache_salt.as_deref(), self.form().fingerprint);
-        let root = NameRoot::new(&self.options.name_key, model, None, salt);
-        NamedBlocks::new(root, HashSeed::new(None, salt), self.block_size())
-    }
-
     /// Blocks of a request that need not be computed where they are held.
     fn reusable_blocks(&self, request: &Request) -> usize {
         match request.sampling.prompt_logprobs {

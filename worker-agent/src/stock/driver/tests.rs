@@ -1,7 +1,7 @@
 use super::super::testkit::*;
 use super::*;
-use crate::events::publish::Message;
-use crate::operations::Order;
+use crate::events::queue::Message;
+use crate::worker::Order;
 use crate::worker::Snapshot;
 use stator_dialect::Operation;
 use stator_protos::topic::Topic;

@@ -5,7 +5,7 @@ use super::super::testkit::*;
 use super::*;
 use crate::door::Door;
 use crate::events::Feeds;
-use crate::events::publish::Queue;
+use crate::events::queue::Queue;
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
