@@ -1,22 +1,22 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
 mod engines;
-mod request_plane;
+mod planes;
 mod tasks;
 
+use crate::availability::Door;
 use crate::config::{AgentSettings, Runs};
-use crate::crew::Crew;
-use crate::door::Door;
 use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::metrics::AgentMetrics;
-use crate::planes::Planes;
-use crate::service;
+use crate::request_plane::server::{Services, serve};
+use crate::request_plane::service;
+use crate::served_model::Crew;
 use crate::stock;
 use crate::workers::Reports;
 use anyhow::Context;
 use engines::RunningEngines;
-use request_plane::{Services, serve};
+use planes::Planes;
 use stator_discovery::Registration;
 use stator_engine::Engine;
 use stator_protos::Generation;
@@ -86,7 +86,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
     let crew: Crew = match &settings.engine {
         Runs::Own(engine) => {
             let engine = engine.clone();
-            let loading = tokio::task::spawn_blocking(move || crate::load::load(&engine));
+            let loading = tokio::task::spawn_blocking(move || crate::model_loader::load(&engine));
             loading.await.context("loading the model failed")??.into()
         }
         Runs::Stock(stock) => {

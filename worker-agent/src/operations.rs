@@ -1,7 +1,10 @@
 //! Operations on engines: the second service of the agent's gRPC port.
 
-use crate::access::Access;
-use crate::door::Door;
+pub(crate) mod access;
+pub(crate) mod client;
+
+use crate::availability::Door;
+use crate::operations::access::Access;
 use crate::worker::{Command, Order};
 use stator_dialect::{Fault, Operation};
 use stator_protos::worker::operate_request::Operation as Asked;

@@ -14,10 +14,10 @@ pub(crate) use command::{
 pub(crate) use transfer::{Handover, Pairing};
 
 use crate::events::WorkerFeed;
-use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
-use crate::outbox::Outbox;
-use crate::{trace, translate};
+use crate::request_plane::in_flight::Ticket;
+use crate::request_plane::outbox::Outbox;
+use crate::request_plane::{trace, translate};
 use handing::Handing;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};

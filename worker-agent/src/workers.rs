@@ -2,10 +2,10 @@
 //! engines that compute.
 
 use crate::agent::LoadedEngine;
-use crate::door::Door;
+use crate::availability::Door;
 use crate::events::Feeds;
 use crate::metrics::AgentMetrics;
-use crate::service::WorkerHandle;
+use crate::request_plane::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Driver, Pairing, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};

@@ -2,14 +2,14 @@
 //! of KV.
 
 use super::Side;
+use crate::availability::Door;
 use crate::config::AgentSettings;
-use crate::crew::Engines;
-use crate::door::Door;
 use crate::metrics::PairMetrics;
 use crate::operations;
-use crate::peers::Peers;
-use crate::registered::RegisteredAgents;
-use crate::service::WorkerHandle;
+use crate::prefill::agents::Peers;
+use crate::prefill::registered::RegisteredAgents;
+use crate::request_plane::service::WorkerHandle;
+use crate::served_model::Engines;
 use crate::stock::{self, Keeper};
 use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};

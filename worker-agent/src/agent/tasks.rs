@@ -1,9 +1,9 @@
 //! The tasks of a running agent, and the order in which they end.
 
 use super::engines::RunningEngines;
-use crate::door::Door;
+use crate::availability::Door;
 use crate::events::plane::EventTasks;
-use crate::service;
+use crate::request_plane::service;
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
 use std::sync::Arc;

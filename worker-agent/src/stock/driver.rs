@@ -3,8 +3,8 @@
 use super::request::Rank;
 use super::sink::LifeSink;
 use crate::metrics::{Outcome, WorkerGauges};
-use crate::outbox::Outbox;
-use crate::translate;
+use crate::request_plane::outbox::Outbox;
+use crate::request_plane::translate;
 use crate::worker::{Command, Prefill, RESTS, Submission};
 use futures::future::{self, Either};
 use parking_lot::Mutex;

@@ -31,10 +31,10 @@ mod trace;
 pub(crate) use keeper::{Keeper, gave_up};
 
 use crate::config::{BLOCK_SIZE, StockSettings};
-use crate::crew::{Crew, Engines, WorkerSlot};
-use crate::load::proxy_files;
-use crate::peers::Peers;
-use crate::service::WorkerHandle;
+use crate::model_loader::proxy_files;
+use crate::prefill::agents::Peers;
+use crate::request_plane::service::WorkerHandle;
+use crate::served_model::{Crew, Engines, WorkerSlot};
 use crate::worker::{COMMANDS_MAX, Status};
 use crate::workers::{Reports, Workers};
 use anyhow::Context;

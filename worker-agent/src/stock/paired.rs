@@ -5,9 +5,9 @@
 //! goes on from it; otherwise decode computes the prompt's last position once more.
 
 use super::request::{AnswerStart, ChoiceProgress, Failure, Job, failure, first_of, sampling};
-use crate::extras::Peer;
 use crate::metrics::PrefilledBy;
-use crate::peers::{self, AdmittedPeer, Why};
+use crate::prefill::agents::{self, AdmittedPeer, Why};
+use crate::request_plane::metadata::Peer;
 use crate::worker::Prefilled;
 use futures::future;
 use serde_json::value::RawValue;
@@ -230,13 +230,13 @@ impl Job<'_> {
                 prompt_logprobs: None,
                 ..sampling
             },
-            false => peers::any_token(),
+            false => agents::any_token(),
         };
         let (traceparent, tracestate) = match self.traced.told() {
             Some(trace) => (trace.parent, trace.state.unwrap_or_default()),
             None => Default::default(),
         };
-        let prompt = peers::prompt(peer, &self.request, &self.extras, sampling);
+        let prompt = agents::prompt(peer, &self.request, &self.extras, sampling);
         worker::Submit { traceparent, tracestate, ..prompt }
     }
 }

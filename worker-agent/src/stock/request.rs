@@ -3,11 +3,11 @@
 use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
 use super::trace::Traced;
-use crate::extras::Extras;
 use crate::metrics::{AgentMetrics, Outcome};
-use crate::outbox::Outbox;
-use crate::peers::Peers;
-use crate::translate;
+use crate::prefill::agents::Peers;
+use crate::request_plane::metadata::Extras;
+use crate::request_plane::outbox::Outbox;
+use crate::request_plane::translate;
 use crate::worker::{Prefill, Prefilled, Submission};
 use futures::future;
 use serde_json::value::RawValue;

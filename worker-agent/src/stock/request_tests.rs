@@ -3,11 +3,11 @@
 
 use super::testkit::*;
 use crate::config::Listen;
-use crate::extras::Peer;
-use crate::in_flight::InFlight;
-use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
-use crate::service::{self, Service, WorkerHandle};
+use crate::request_plane::in_flight::InFlight;
+use crate::request_plane::listen::{self, Listener};
+use crate::request_plane::metadata::Peer;
+use crate::request_plane::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use futures::FutureExt;
 use stator_dialect::{Ask, Fault, First, Hand, Manner, Shared};

@@ -1,7 +1,7 @@
 //! Spans of requests on stock engines, and the trace context sent to engines.
 
-use crate::extras::Extras;
-use crate::trace;
+use crate::request_plane::metadata::Extras;
+use crate::request_plane::trace;
 use stator_dialect::Trace;
 use stator_engine::Request;
 use stator_runtime::trace::{Stages, parent_from};

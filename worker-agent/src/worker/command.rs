@@ -1,8 +1,8 @@
 //! Commands to a driver.
 
-use crate::extras::Extras;
-use crate::in_flight::Ticket;
-use crate::outbox::Outbox;
+use crate::request_plane::in_flight::Ticket;
+use crate::request_plane::metadata::Extras;
+use crate::request_plane::outbox::Outbox;
 use serde_json::value::RawValue;
 use stator_dialect::{Delta, Fault, Operation};
 use stator_engine::transfer::{BlockKv, KvForm};

@@ -2,10 +2,10 @@
 //! it has fetched their KV.
 
 use super::{Driver, Export, Prefill, Prefilled, RESTS, Take, TakenPrompt};
-use crate::extras::Extras;
-use crate::in_flight::Ticket;
 use crate::metrics::Outcome;
-use crate::trace;
+use crate::request_plane::in_flight::Ticket;
+use crate::request_plane::metadata::Extras;
+use crate::request_plane::trace;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};

@@ -1,6 +1,6 @@
 use super::tests::Harness;
 use super::*;
-use crate::extras::Extras;
+use crate::request_plane::metadata::Extras;
 use serde_json::value::to_raw_value;
 use stator_dialect::Operation;
 use stator_engine::transfer::BlockKv;

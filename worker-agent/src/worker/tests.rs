@@ -1,12 +1,12 @@
 use super::*;
 use crate::config::KvTrust;
 use crate::events::queue::{Message, Queue};
-use crate::extras::Extras;
-use crate::in_flight::InFlight;
 use crate::metrics::PairMetrics;
-use crate::outbox::Route;
-use crate::peers::tests::peers;
-use crate::registered::RegisteredAgents;
+use crate::prefill::agents::tests::peers;
+use crate::prefill::registered::RegisteredAgents;
+use crate::request_plane::in_flight::InFlight;
+use crate::request_plane::metadata::Extras;
+use crate::request_plane::outbox::Route;
 use stator_engine::transfer::{BlockKv, KvForm};
 use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use stator_protos::hash::SequenceHash;

@@ -4,9 +4,9 @@
 use super::Driver;
 use super::handing::Order;
 use crate::config::KvTrust;
-use crate::extras::{Extras, Peer};
 use crate::metrics::{PairMetrics, PrefilledBy};
-use crate::peers::{self, AdmittedPeer, Peers, Why};
+use crate::prefill::agents::{self, AdmittedPeer, Peers, Why};
+use crate::request_plane::metadata::{Extras, Peer};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -223,7 +223,7 @@ impl Driver {
         let (key, blocks) = (request.key, reusable.held..reusable.names.len());
         let job = Job {
             peers: self.transfers.pairing.peers.clone(),
-            prompt: peers::prompt(&peer, &request, extras, peers::any_token()),
+            prompt: agents::prompt(&peer, &request, extras, agents::any_token()),
             peer,
             form,
             blocks: blocks.clone(),

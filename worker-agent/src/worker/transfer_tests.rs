@@ -1,11 +1,11 @@
 use super::tests::{Harness, PAIRED};
 use super::*;
 use crate::config::KvTrust;
-use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
-use crate::peers::tests::peers;
-use crate::registered::tests::{listing as listing_of, record};
-use crate::registered::{Listing, RegisteredAgents};
+use crate::prefill::agents::tests::peers;
+use crate::prefill::registered::tests::{listing as listing_of, record};
+use crate::prefill::registered::{Listing, RegisteredAgents};
+use crate::request_plane::metadata::{Extras, Peer};
 use futures::FutureExt;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;

@@ -3,7 +3,7 @@ use super::super::metrics::StockMetrics;
 use super::super::place::EnginePlace;
 use super::super::testkit::*;
 use super::*;
-use crate::door::Door;
+use crate::availability::Door;
 use crate::events::Feeds;
 use crate::events::queue::Queue;
 use crate::metrics::AgentMetrics;

@@ -1,9 +1,9 @@
 //! The agent's planes: its sockets, and what its record says of them.
 
 use crate::config::{AgentSettings, ServerTls, ZmqListen};
-use crate::crew::Crew;
 use crate::identity;
-use crate::listen::{self, Listener};
+use crate::request_plane::listen::{self, Listener};
+use crate::served_model::Crew;
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{Generation, WorkerRank};
@@ -11,13 +11,13 @@ use stator_runtime::tls::{self, Reload};
 use stator_zmtp::{Publisher, Router};
 
 /// The agent's sockets, bound.
-pub(crate) struct Planes {
-    pub(crate) listener: Listener,
+pub(super) struct Planes {
+    pub(super) listener: Listener,
     /// Keeps the request plane's certificate fresh.
-    pub(crate) reload: Option<Reload>,
-    pub(crate) publisher: Option<Publisher>,
-    pub(crate) replayer: Option<Router>,
-    pub(crate) endpoint: String,
+    pub(super) reload: Option<Reload>,
+    pub(super) publisher: Option<Publisher>,
+    pub(super) replayer: Option<Router>,
+    pub(super) endpoint: String,
     /// Endpoints of the ZMQ sockets; empty where there is none.
     events_endpoint: String,
     replay_endpoint: String,
@@ -29,7 +29,7 @@ impl Planes {
     /// # Errors
     ///
     /// An error if an address is taken or not ours, or the certificate cannot be used.
-    pub(crate) async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
+    pub(super) async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
         let host = settings.advertise_host.as_deref();
         let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
         let (listener, endpoint) = listen::request_plane(&settings.listen, host, config)?;
@@ -57,13 +57,13 @@ impl Planes {
     }
 
     /// The identity of the agent.
-    pub(crate) fn agent_id(&self, settings: &AgentSettings) -> String {
+    pub(super) fn agent_id(&self, settings: &AgentSettings) -> String {
         let made = || identity::agent_id(&settings.listen, &self.endpoint);
         settings.agent_id.clone().unwrap_or_else(made)
     }
 
     /// The agent's discovery record, without a lease yet.
-    pub(crate) fn record(
+    pub(super) fn record(
         &self,
         settings: &AgentSettings,
         crew: &Crew,

@@ -1,6 +1,6 @@
 //! Hands out the KV of prompts that engines here computed for those of other agents.
 
-use crate::service::Agent;
+use crate::request_plane::service::Agent;
 use crate::worker::{Command, Export, Take, TakenPrompt};
 use bytes::Bytes;
 use futures::stream::{self, Stream, TryStreamExt};

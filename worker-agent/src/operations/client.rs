@@ -1,7 +1,7 @@
 //! `stator operate`: asks an agent to do something to its engine.
 
-use crate::access::{HEADER, SCHEME};
 use crate::config::TokenArgs;
+use crate::operations::access::{HEADER, SCHEME};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use stator_protos::worker::operate_request::Operation as Asked;

@@ -3,10 +3,10 @@
 //! Only an [`AdmittedPeer`] is asked for anything: discovery lists it, and it has sent no forged KV of
 //! late. A peer whose lease has ended must say itself that it is the agent that was listed.
 
-use crate::extras::{self, Extras, Peer};
 use crate::metrics::PrefilledBy;
-use crate::registered::{ListedAgent, RegisteredAgents};
-use crate::translate;
+use crate::prefill::registered::{ListedAgent, RegisteredAgents};
+use crate::request_plane::metadata::{self, Extras, Peer};
+use crate::request_plane::translate;
 use crate::worker::Prefilled;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -169,7 +169,8 @@ impl Peers {
         let answered = client.prefill(request).await;
         let answer = answered.map_err(|status| status.to_string())?.into_inner();
         let handover = Some(answer.handover_json).filter(|json| !json.is_empty());
-        let handover = handover.map(|json| extras::handover("handover_json", json)).transpose()?;
+        let handover =
+            handover.map(|json| metadata::handover("handover_json", json)).transpose()?;
         let first = answer.first.map(translate::first_token);
         Ok(Prefilled { handover, cached_tokens: answer.cached_tokens, first })
     }
@@ -253,7 +254,7 @@ pub(crate) fn any_token() -> Sampling {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::registered::tests::{listing as listing_of, record};
+    use crate::prefill::registered::tests::{listing as listing_of, record};
     use stator_protos::{WorkerId, WorkerRank};
     use std::convert::Infallible;
     use std::future::{Ready, ready};

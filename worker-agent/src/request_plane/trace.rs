@@ -1,6 +1,6 @@
 //! Spans of requests on workers, within the trace that came with each.
 
-use crate::extras::Extras;
+use crate::request_plane::metadata::Extras;
 use stator_engine::Request;
 use stator_runtime::trace::{Stages, TARGET, parent_from};
 

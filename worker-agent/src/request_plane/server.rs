@@ -1,12 +1,12 @@
 //! The request plane: the gRPC services of an agent, on one port or socket.
 
-use crate::access::Access;
 use crate::config;
 use crate::events;
-use crate::fetch;
-use crate::listen::Listener;
+use crate::kv::server;
 use crate::operations;
-use crate::service::{Agent, Service};
+use crate::operations::access::Access;
+use crate::request_plane::listen::Listener;
+use crate::request_plane::service::{Agent, Service};
 use stator_protos::worker::events_server::EventsServer;
 use stator_protos::worker::operations_server::OperationsServer;
 use stator_protos::worker::transfers_server::TransfersServer;
@@ -24,16 +24,16 @@ const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The services of the request plane.
-pub(super) struct Services {
+pub(crate) struct Services {
     worker: Service,
-    transfers: fetch::Service,
+    transfers: server::Service,
     events: events::serve::Service,
     operations: operations::Service,
 }
 
 impl Services {
     /// Makes the services of this agent, for clients with `access`.
-    pub(super) fn new(
+    pub(crate) fn new(
         agent: Arc<Agent>,
         events: events::serve::Service,
         engines: operations::Engines,
@@ -42,7 +42,7 @@ impl Services {
         let key = access.kv.transfer_key.clone();
         Self {
             worker: Service(agent.clone()),
-            transfers: fetch::Service { agent, key },
+            transfers: server::Service { agent, key },
             events,
             operations: operations::Service {
                 engines,
@@ -53,7 +53,7 @@ impl Services {
 }
 
 /// Serves the request plane until `ended`.
-pub(super) async fn serve(listener: Listener, services: Services, ended: Shutdown) {
+pub(crate) async fn serve(listener: Listener, services: Services, ended: Shutdown) {
     let service = WorkerServer::new(services.worker).max_decoding_message_size(MAX_INPUT_BYTES);
     let router = tonic::transport::Server::builder()
         // One stream carries everything of a client: its window is the connection's, and large

@@ -1,11 +1,11 @@
 //! The request plane's server: demultiplexes a client's stream to the workers, and sends what they
 //! answer in as few frames as the client's pace allows.
 
-use crate::extras::{self, Extras};
-use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
-use crate::outbox::{Outbox, Refused, Route};
-use crate::translate;
+use crate::request_plane::in_flight::InFlight;
+use crate::request_plane::metadata::{self, Extras};
+use crate::request_plane::outbox::{Outbox, Refused, Route};
+use crate::request_plane::translate;
 use crate::worker::{Command, Prefill, Prefilled, Snapshot, Status as WorkerStatus, Submission};
 use futures::stream::{self, Stream, StreamExt};
 use rustc_hash::FxHashMap;
@@ -172,7 +172,7 @@ impl Agent {
             return Err(invalid("submit.prefill: a prefill has no prefill of its own".into()));
         }
         let told = Some(asked.handover_json).filter(|json| !json.is_empty());
-        let handover = told.map(|json| extras::handover("handover_json", json)).transpose();
+        let handover = told.map(|json| metadata::handover("handover_json", json)).transpose();
         let handover = handover.map_err(invalid)?;
         let (answer, answered) = oneshot::channel();
         let mut asked =
