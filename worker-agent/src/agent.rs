@@ -1,30 +1,30 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
+mod admin;
 mod engines;
 mod planes;
 mod tasks;
 
-use crate::availability::Door;
+use crate::availability::Availability;
 use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
-use crate::served_model::Crew;
+use crate::served_model::{LoadedModel, ServedModel};
 use crate::stock;
 use crate::workers::Reports;
+use admin::AdminServer;
 use anyhow::Context;
 use engines::RunningEngines;
 use planes::Planes;
 use stator_discovery::Registration;
-use stator_engine::Engine;
 use stator_protos::Generation;
-use stator_protos::discovery::{AgentRecord, ModelRecord, Role};
+use stator_protos::discovery::{AgentRecord, Role};
 use stator_protos::worker::ModelFile;
+use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
-use stator_runtime::shutdown::Trigger;
-use stator_runtime::{Shutdown, admin};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tasks::Tasks;
@@ -33,27 +33,6 @@ use tokio::task::JoinHandle;
 
 /// Most workers that the first log line names; simulated agents may have hundreds.
 const LOGGED_WORKERS: usize = 16;
-
-/// A model, and engines that run it.
-pub struct Loaded {
-    /// Record of the model for the fleet.
-    pub model: ModelRecord,
-    /// Files that proxies ask for, by base name.
-    pub files: Vec<(String, Vec<u8>)>,
-    /// Engines, one per worker.
-    pub engines: Vec<LoadedEngine>,
-}
-
-/// One worker's engine.
-pub struct LoadedEngine {
-    /// The engine.
-    pub engine: Box<dyn Engine>,
-    /// KV blocks it can hold.
-    pub total_blocks: u32,
-    /// Whether its steps compute, for which the engine gets a thread of its own. Other engines only
-    /// model time.
-    pub computes: bool,
-}
 
 /// A running agent.
 pub struct Running {
@@ -82,8 +61,8 @@ impl Running {
 /// When the model cannot be loaded, the engine does not start, or a socket cannot be bound; the
 /// agent has not registered then.
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let side = Side::serve(&settings, Metrics::default()).await?;
-    let crew: Crew = match &settings.engine {
+    let admin = AdminServer::serve(&settings, Metrics::default()).await?;
+    let served: ServedModel = match &settings.engine {
         Runs::Own(engine) => {
             let engine = engine.clone();
             let loading = tokio::task::spawn_blocking(move || crate::model_loader::load(&engine));
@@ -91,13 +70,13 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
-            match stock::start(stock.clone(), name, &side.metrics, &shutdown).await? {
-                Some(crew) => crew,
+            match stock::start(stock.clone(), name, &admin.metrics, &shutdown).await? {
+                Some(served) => served,
                 None => return Ok(()),
             }
         }
     };
-    let running = launch(settings, crew, side, shutdown).await?;
+    let running = launch(settings, served, admin, shutdown).await?;
     running.task.await.context("the agent's task failed")?
 }
 
@@ -108,34 +87,34 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
 /// When a socket cannot be bound or the discovery back-end is misconfigured.
 pub async fn start(
     settings: AgentSettings,
-    loaded: Loaded,
+    loaded: LoadedModel,
     metrics: Metrics,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
-    let side = Side::serve(&settings, metrics).await?;
-    launch(settings, loaded.into(), side, shutdown).await
+    let admin = AdminServer::serve(&settings, metrics).await?;
+    launch(settings, loaded.into(), admin, shutdown).await
 }
 
 /// Binds the planes, starts the workers, registers them and serves.
 async fn launch(
     settings: AgentSettings,
-    mut crew: Crew,
-    side: Side,
+    mut served: ServedModel,
+    admin: AdminServer,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
     let metrics = AgentMetrics::default();
-    side.metrics.register(|registry| metrics.register(registry));
+    admin.metrics.register(|registry| metrics.register(registry));
     let planes = Planes::bind(&settings).await?;
     let mut registration = Registration::open(&settings.discovery, settings.lease).await?;
     let agent_id = planes.agent_id(&settings);
     let generation = next_generation(&mut registration, &agent_id).await;
     if settings.profile.role == Role::Prefill {
-        crew.offer_kv(&settings.access.kv, &planes.endpoint);
+        served.offer_kv(&settings.access.kv, &planes.endpoint);
     }
-    let record = planes.record(&settings, &crew, agent_id, generation);
+    let record = planes.record(&settings, &served, agent_id, generation);
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
-    let door = Door::new(record_sender.clone(), side.readiness.clone());
+    let availability = Availability::new(record_sender.clone(), admin.readiness.clone());
     let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
     let events = EventPlane::new(log_bytes, metrics.clone());
     let reports = Reports {
@@ -143,11 +122,11 @@ async fn launch(
         load_interval: settings.load_interval,
         metrics: metrics.clone(),
         record: record_sender,
-        door: door.clone(),
+        availability: availability.clone(),
     };
-    let mut engines = RunningEngines::start(crew.engines, &settings, &side, &reports)?;
-    let operated = engines.operated(&door);
-    let files = crew.files.into_iter().map(|(name, content)| ModelFile { name, content });
+    let mut engines = RunningEngines::start(served.engines, &settings, &admin, &reports)?;
+    let operated = engines.operated(&availability);
+    let files = served.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         engines.take_handles(),
         service::AgentSetup {
@@ -155,27 +134,27 @@ async fn launch(
             record: record_receiver.clone(),
             max_requests_per_stream: settings.max_requests_per_stream,
             metrics,
-            ended: side.ended.clone(),
+            ended: admin.ended.clone(),
         },
     ));
     // The agent turns ready here and not before: its workers run.
-    door.tell();
-    let streamed = events.service(&side.ended);
+    availability.publish();
+    let streamed = events.service(&admin.ended);
     let services = Services::new(agent.clone(), streamed, operated, &settings.access);
     let serving = engines.serving();
     let tasks = Tasks {
-        server: serving.spawn(serve(planes.listener, services, side.ended.clone())),
+        server: serving.spawn(serve(planes.listener, services, admin.ended.clone())),
         agent,
-        events: events.spawn(planes.publisher, planes.replayer, &side.ended),
+        events: events.spawn(planes.publisher, planes.replayer, &admin.ended),
         engines,
-        reload: planes.reload.map(|reload| tokio::spawn(reload.run(side.ended.clone()))),
-        registration: tokio::spawn(registration.run(record_receiver, side.ended)),
-        door,
-        ended: side.end,
+        reload: planes.reload.map(|reload| tokio::spawn(reload.run(admin.ended.clone()))),
+        registration: tokio::spawn(registration.run(record_receiver, admin.ended)),
+        availability,
+        ended: admin.end,
     };
     log_start(&record);
     let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
-    Ok(Running { record, metrics_address: side.address, task })
+    Ok(Running { record, metrics_address: admin.address, task })
 }
 
 /// The generation of this agent's workers: later than that of its previous life.
@@ -199,32 +178,6 @@ fn log_start(record: &AgentRecord) {
         workers = ids.collect::<Vec<_>>().join(" "),
         "serving"
     );
-}
-
-/// The side server, which starts before the engines.
-struct Side {
-    metrics: Metrics,
-    readiness: admin::Readiness,
-    address: Option<std::net::SocketAddr>,
-    end: Trigger,
-    ended: Shutdown,
-}
-
-impl Side {
-    async fn serve(settings: &AgentSettings, metrics: Metrics) -> anyhow::Result<Self> {
-        let (end, ended) = Shutdown::new();
-        let readiness = admin::Readiness::default();
-        let address = match settings.metrics_listen {
-            None => None,
-            Some(listen) => {
-                let (metrics, readiness) = (metrics.clone(), readiness.clone());
-                let shown = admin::AdminContent { metrics, readiness, gate: None };
-                let served = admin::serve(listen, shown, ended.clone()).await;
-                Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
-            }
-        };
-        Ok(Self { metrics, readiness, address, end, ended })
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The open or closed state of an agent, and its publication.
+//! Whether an agent takes requests, as its record and its readiness say.
 
 use stator_protos::discovery::AgentRecord;
 use stator_runtime::admin::Readiness;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
-/// Open while the engines serve and do not rest, until the agent drains. Cheap to clone.
+/// The agent takes requests while its engines serve and do not rest, until it drains. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Door(Arc<Inside>);
+pub(crate) struct Availability(Arc<AvailabilityState>);
 
 #[derive(Debug)]
-struct Inside {
+struct AvailabilityState {
     /// The agent's record in the fleet.
     record: Arc<watch::Sender<AgentRecord>>,
     /// The agent's readiness in the cluster.
@@ -20,33 +21,33 @@ struct Inside {
     draining: AtomicBool,
 }
 
-impl Door {
-    /// Tells these; nobody yet.
+impl Availability {
+    /// An availability that is published here, from the first change on.
     pub(crate) fn new(record: Arc<watch::Sender<AgentRecord>>, readiness: Readiness) -> Self {
         let (resting, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(Inside { record, readiness, resting, draining }))
+        Self(Arc::new(AvailabilityState { record, readiness, resting, draining }))
     }
 
-    /// Takes requests from now on, or none while the engines rest.
-    pub(crate) fn rest(&self, rests: bool) {
+    /// Takes requests from now on, or refuses them while the engines rest.
+    pub(crate) fn set_resting(&self, rests: bool) {
         self.0.resting.store(rests, Ordering::Relaxed);
-        self.tell();
+        self.publish();
     }
 
     /// Whether the engines rest.
-    pub(crate) fn rests(&self) -> bool {
+    pub(crate) fn is_resting(&self) -> bool {
         self.0.resting.load(Ordering::Relaxed)
     }
 
     /// Takes no requests any more, whatever the engines do.
     pub(crate) fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
-        self.tell();
+        self.publish();
     }
 
-    /// Tells what is so now, also of workers that came or went.
-    pub(crate) fn tell(&self) {
-        let Inside { record, readiness, resting, draining } = &*self.0;
+    /// Publishes the present state, also after workers came or went.
+    pub(crate) fn publish(&self) {
+        let AvailabilityState { record, readiness, resting, draining } = &*self.0;
         // Under the record's lock, so that who comes last tells what is true.
         record.send_modify(|record| {
             let shut = resting.load(Ordering::Relaxed) || draining.load(Ordering::Relaxed);

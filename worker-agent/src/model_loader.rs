@@ -1,7 +1,7 @@
 //! Loads the model and builds the engines that the settings name.
 
-use crate::agent::{Loaded, LoadedEngine};
 use crate::config::{EngineSettings, OwnEngine};
+use crate::served_model::{LoadedEngine, LoadedModel};
 use anyhow::Context;
 use serde::Deserialize;
 use stator_engine::model_files::ModelFiles;
@@ -32,7 +32,7 @@ const PROXY_FILES: [&str; 7] = [
 /// # Errors
 ///
 /// When the model's folder cannot be read or holds something that no engine here runs.
-pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<Loaded> {
+pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<LoadedModel> {
     let files = files(settings.model.as_deref())?;
     let (info, engines) = match settings.kind {
         OwnEngine::Builtin => builtin(&files, settings)?,
@@ -40,7 +40,7 @@ pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<Loaded> {
     };
     let fits = settings.options.total_blocks.saturating_mul(settings.options.block_size);
     let configured = settings.options.context_length.unwrap_or(u32::MAX);
-    Ok(Loaded {
+    Ok(LoadedModel {
         model: ModelRecord {
             name: name(settings),
             context_length: info.context_length.min(configured).min(fits),
@@ -175,7 +175,7 @@ mod tests {
     use crate::config::EngineArgs;
     use clap::{Args, Command, FromArgMatches};
 
-    fn check(args: &[&str]) -> anyhow::Result<Loaded> {
+    fn check(args: &[&str]) -> anyhow::Result<LoadedModel> {
         let command = EngineArgs::augment_args(Command::new("agent").no_binary_name(true));
         let args = EngineArgs::from_arg_matches(&command.try_get_matches_from(args)?)?;
         load(&EngineSettings::try_from(args)?)

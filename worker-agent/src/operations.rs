@@ -3,11 +3,11 @@
 pub(crate) mod access;
 pub(crate) mod client;
 
-use crate::availability::Door;
+use crate::availability::Availability;
 use crate::operations::access::Access;
-use crate::worker::{Command, Order};
+use crate::worker::{Command, OperationOrder};
 use stator_dialect::{Fault, Operation};
-use stator_protos::worker::operate_request::Operation as Asked;
+use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::operations_server::Operations;
 use stator_protos::worker::{OperateRequest, OperateResponse};
 use tokio::sync::{mpsc, oneshot};
@@ -24,39 +24,39 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// Engines to operate.
-    pub(crate) engines: Engines,
+    /// OperatedEngines to operate.
+    pub(crate) engines: OperatedEngines,
     /// Check of callers.
     pub(crate) access: Access,
 }
 
-/// Engines that are operated.
+/// OperatedEngines that are operated.
 #[derive(Clone, Debug)]
-pub(crate) enum Engines {
-    /// Engines of our own: each driver gets the operation.
+pub(crate) enum OperatedEngines {
+    /// OperatedEngines of our own: each driver gets the operation.
     Own {
         /// The drivers.
         drivers: Vec<mpsc::Sender<Command>>,
         /// Shut while they rest.
-        door: Door,
+        availability: Availability,
     },
     /// A stock engine: its keeper gets the operation.
-    Stock(mpsc::Sender<Order>),
+    Stock(mpsc::Sender<OperationOrder>),
 }
 
-impl Engines {
+impl OperatedEngines {
     async fn run(&self, operation: Operation) -> Result<(), Fault> {
         match self {
-            Self::Own { drivers, door } => {
-                let rested = door.rests();
+            Self::Own { drivers, availability } => {
+                let rested = availability.is_resting();
                 if matches!(operation, Operation::Pause | Operation::Sleep { .. }) {
                     // What came from now on would be refused.
-                    door.rest(true);
+                    availability.set_resting(true);
                 }
                 let done = order_all(&operation, drivers).await;
                 match operation {
-                    _ if done.is_err() => door.rest(rested),
-                    Operation::Resume | Operation::Wake => door.rest(false),
+                    _ if done.is_err() => availability.set_resting(rested),
+                    Operation::Resume | Operation::Wake => availability.set_resting(false),
                     _ => {}
                 }
                 done
@@ -77,11 +77,11 @@ async fn order_all(operation: &Operation, drivers: &[mpsc::Sender<Command>]) -> 
 async fn order<T>(
     operation: Operation,
     to: &mpsc::Sender<T>,
-    command: impl FnOnce(Order) -> T,
+    command: impl FnOnce(OperationOrder) -> T,
 ) -> Result<(), Fault> {
     let gone = || Fault::Unreachable("the engine has ended".into());
     let (answer, answered) = oneshot::channel();
-    to.send(command(Order { operation, answer })).await.map_err(|_| gone())?;
+    to.send(command(OperationOrder { operation, answer })).await.map_err(|_| gone())?;
     answered.await.unwrap_or_else(|_| Err(gone()))
 }
 
@@ -130,25 +130,25 @@ fn operation(request: OperateRequest) -> Result<Operation, String> {
         _ => Ok(text),
     };
     Ok(match request.operation.ok_or("operation: it is missing, or of a later version")? {
-        Asked::ResetCache(_) => Operation::ResetCache,
-        Asked::Pause(_) => Operation::Pause,
-        Asked::Resume(_) => Operation::Resume,
-        Asked::Sleep(sleep) if sleep.level > SLEEP_LEVEL_MAX => {
+        WireOperation::ResetCache(_) => Operation::ResetCache,
+        WireOperation::Pause(_) => Operation::Pause,
+        WireOperation::Resume(_) => Operation::Resume,
+        WireOperation::Sleep(sleep) if sleep.level > SLEEP_LEVEL_MAX => {
             return Err(format!("sleep.level: {} is not in 0..={SLEEP_LEVEL_MAX}", sleep.level));
         }
-        Asked::Sleep(sleep) => Operation::Sleep { level: sleep.level as u8 },
-        Asked::Wake(_) => Operation::Wake,
-        Asked::LoadAdapter(load) => Operation::LoadAdapter {
+        WireOperation::Sleep(sleep) => Operation::Sleep { level: sleep.level as u8 },
+        WireOperation::Wake(_) => Operation::Wake,
+        WireOperation::LoadAdapter(load) => Operation::LoadAdapter {
             name: text("load_adapter.name", load.name, NAME_BYTES_MAX)?,
             path: text("load_adapter.path", load.path, PATH_BYTES_MAX)?,
         },
-        Asked::UnloadAdapter(unload) => {
+        WireOperation::UnloadAdapter(unload) => {
             let name = text("unload_adapter.name", unload.name, NAME_BYTES_MAX)?;
             Operation::UnloadAdapter { name }
         }
-        Asked::StartProfile(_) => Operation::StartProfile,
-        Asked::StopProfile(_) => Operation::StopProfile,
-        Asked::UpdateWeights(update) => Operation::UpdateWeights {
+        WireOperation::StartProfile(_) => Operation::StartProfile,
+        WireOperation::StopProfile(_) => Operation::StopProfile,
+        WireOperation::UpdateWeights(update) => Operation::UpdateWeights {
             request: text("update_weights.request_json", update.request_json, REQUEST_BYTES_MAX)?
                 .into(),
         },
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use stator_protos::worker::{LoadAdapter, Sleep, UnloadAdapter};
 
-    fn check(asked: Asked) -> Result<Operation, String> {
+    fn check(asked: WireOperation) -> Result<Operation, String> {
         operation(OperateRequest { operation: Some(asked) })
     }
 
@@ -168,11 +168,11 @@ mod tests {
     fn operations_are_taken_within_their_limits() {
         let load = LoadAdapter { name: "a".into(), path: "/a".into() };
         let expected = Operation::LoadAdapter { name: "a".into(), path: "/a".into() };
-        assert_eq!(check(Asked::LoadAdapter(load)), Ok(expected));
+        assert_eq!(check(WireOperation::LoadAdapter(load)), Ok(expected));
         let unload = UnloadAdapter { name: String::new() };
-        let error = check(Asked::UnloadAdapter(unload)).unwrap_err();
+        let error = check(WireOperation::UnloadAdapter(unload)).unwrap_err();
         assert_eq!(error, "unload_adapter.name: 0 bytes, 1 to 256");
-        let error = check(Asked::Sleep(Sleep { level: 3 })).unwrap_err();
+        let error = check(WireOperation::Sleep(Sleep { level: 3 })).unwrap_err();
         assert_eq!(error, "sleep.level: 3 is not in 0..=2");
         let error = operation(OperateRequest { operation: None }).unwrap_err();
         assert_eq!(error, "operation: it is missing, or of a later version");

@@ -1,23 +1,44 @@
-//! An agent's model and engines, ready for registration.
+//! The model that an agent serves, and the engines that run it, ready for registration.
 
-use crate::agent::{Loaded, LoadedEngine};
 use crate::config::KvTrust;
+use crate::kv::offer::KvOffer;
 use crate::stock;
-use crate::worker::Handover;
+use stator_engine::Engine;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
 
-/// Engines, and what the fleet must know of them.
-pub(crate) struct Crew {
+/// A model, and engines that run it.
+pub struct LoadedModel {
+    /// Record of the model for the fleet.
+    pub model: ModelRecord,
+    /// Files that proxies ask for, by base name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Engines, one per worker.
+    pub engines: Vec<LoadedEngine>,
+}
+
+/// One worker's engine.
+pub struct LoadedEngine {
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// KV blocks it can hold.
+    pub total_blocks: u32,
+    /// Whether its steps compute, for which the engine gets a thread of its own. Other engines only
+    /// model time.
+    pub computes: bool,
+}
+
+/// A model and its engines, with what the fleet must know of both.
+pub(crate) struct ServedModel {
     /// The model.
     pub(crate) model: ModelRecord,
     /// Files that proxies ask for, by base name.
     pub(crate) files: Vec<(String, Vec<u8>)>,
     /// The workers, in order.
-    pub(crate) places: Vec<WorkerSlot>,
+    pub(crate) workers: Vec<WorkerSlot>,
     /// The engines' profile for the fleet.
     pub(crate) profile: ProfileRecord,
     /// The engines.
-    pub(crate) engines: Engines,
+    pub(crate) engines: ModelEngines,
 }
 
 /// One worker.
@@ -31,18 +52,18 @@ pub(crate) struct WorkerSlot {
 }
 
 /// Engines of an agent.
-pub(crate) enum Engines {
+pub(crate) enum ModelEngines {
     /// In its own process, one per worker.
     Own(Vec<LoadedEngine>),
     /// A process of its own, whose ranks are the workers.
-    Stock(Box<stock::Engine>),
+    Stock(Box<stock::StockEngine>),
 }
 
-impl Crew {
+impl ServedModel {
     /// Says what engines that decode must know of engines of our own that prefill, whose agent is
     /// at `endpoint`. All are alike. Nothing is offered that nobody would believe.
     pub(crate) fn offer_kv(&mut self, trust: &KvTrust, endpoint: &str) {
-        let Engines::Own(engines) = &mut self.engines else { return };
+        let ModelEngines::Own(engines) = &mut self.engines else { return };
         if !trust.covers(endpoint) {
             let advice =
                 "give all agents one --fleet-secret-file, or their request planes mutual TLS";
@@ -50,22 +71,22 @@ impl Crew {
             return;
         }
         if let Some(first) = engines.first_mut() {
-            let offer = Handover { kv: first.engine.kv().form().fingerprint };
+            let offer = KvOffer { kv: first.engine.kv().form().fingerprint };
             self.profile.handover = serde_json::to_string(&offer).ok();
         }
     }
 }
 
-impl From<Loaded> for Crew {
-    fn from(loaded: Loaded) -> Self {
-        let Loaded { model, files, engines } = loaded;
-        let place = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
+impl From<LoadedModel> for ServedModel {
+    fn from(loaded: LoadedModel) -> Self {
+        let LoadedModel { model, files, engines } = loaded;
+        let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
             rank: 0,
             total_blocks: engine.total_blocks,
         };
-        let places = (0..).zip(&engines).map(place).collect();
+        let workers = (0..).zip(&engines).map(slot).collect();
         let profile = ProfileRecord::default();
-        Self { model, files, places, profile, engines: Engines::Own(engines) }
+        Self { model, files, workers, profile, engines: ModelEngines::Own(engines) }
     }
 }

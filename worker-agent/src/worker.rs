@@ -5,40 +5,38 @@
 //! of its own; one that simulates runs it as a task and waits where the other computes.
 
 mod command;
-mod handing;
-mod transfer;
+pub(crate) mod guarded;
 
 pub(crate) use command::{
-    Command, Export, Order, Prefill, Prefilled, Snapshot, Submission, Take, TakenPrompt,
+    BlockExport, Command, ExportedPrompt, OperationOrder, PrefillOrder, PrefillResult, PromptTake,
+    Snapshot, Submission,
 };
-pub(crate) use transfer::{Handover, Pairing};
 
 use crate::events::WorkerFeed;
+use crate::kv::fetch::{FetchResult, Pairing, PromptFetches, PromptOutcome};
+use crate::kv::kept_prompts::{self, KeptPrompts};
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::request_plane::in_flight::Ticket;
+use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use crate::request_plane::outbox::Outbox;
 use crate::request_plane::{trace, translate};
-use handing::Handing;
+use guarded::GuardedEngine;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};
-use stator_engine::{Engine, Refusal, Request, RequestKey, Rest, Step};
+use stator_engine::{Engine, Request, RequestKey, Rest, Step};
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
 use stator_runtime::trace::Stages;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use transfer::Transfers;
 
 /// Commands that may wait for a driver; a submission beyond them is refused as overload.
 pub(crate) const COMMANDS_MAX: usize = 8192;
 /// Commands taken between two steps at most, so that a flood of them cannot stop the engine.
 const COMMANDS_PER_STEP: usize = 1024;
-/// Why a request is refused while the engine would hold all that it is sent.
-pub(crate) const RESTS: &str = "the engine is paused or asleep";
 /// Longest lag of simulated time; beyond it the driver stops catching up.
 const MAX_LAG: Duration = Duration::from_millis(100);
 
@@ -73,8 +71,7 @@ pub(crate) struct Reporting {
 
 /// Owner of one engine.
 pub(crate) struct Driver {
-    /// `None` once it has failed.
-    engine: Option<Box<dyn Engine>>,
+    engine: GuardedEngine,
     rest: Rest,
     live: FxHashMap<RequestKey, Live>,
     streams: FxHashMap<u64, Stream>,
@@ -88,8 +85,8 @@ pub(crate) struct Driver {
     gauges: WorkerGauges,
     status: Arc<Status>,
     on_death: Option<Box<dyn FnOnce() + Send>>,
-    handing: Handing,
-    transfers: Transfers,
+    kept: KeptPrompts,
+    fetches: PromptFetches,
 }
 
 /// A request that runs.
@@ -99,7 +96,7 @@ struct Live {
     first_choice: u32,
     choices_left: u32,
     /// Outcome of its prompt at a prefill worker, reported with its next output.
-    prefilled: transfer::PromptOutcome,
+    prefilled: PromptOutcome,
     /// Spans of the request on this worker.
     trace: Stages,
     /// Whether the first token came.
@@ -117,8 +114,9 @@ struct Stream {
 
 impl Driver {
     pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting, pairing: Pairing) -> Self {
+        let kept = KeptPrompts::new(pairing.hands_over, reporting.metrics.clone());
         Self {
-            engine: Some(engine),
+            engine: GuardedEngine::new(engine),
             rest: Rest::Awake,
             live: FxHashMap::default(),
             streams: FxHashMap::default(),
@@ -131,8 +129,8 @@ impl Driver {
             gauges: reporting.gauges,
             status: reporting.status,
             on_death: Some(reporting.on_death),
-            handing: Handing::new(pairing.hands_over),
-            transfers: Transfers::new(pairing),
+            kept,
+            fetches: PromptFetches::new(pairing),
         }
     }
 
@@ -158,8 +156,8 @@ impl Driver {
                     Some(command) => self.apply(command),
                     None => return,
                 },
-                () = self.transfers.news() => {}
-                () = self.handing.lease_ends() => {}
+                () = self.fetches.news() => {}
+                () = self.kept.lease_ends() => {}
             }
         }
     }
@@ -176,13 +174,14 @@ impl Driver {
                 let generation = self.feed.generation();
                 let _ = answer.send(Snapshot { generation, next_sequence, blocks });
             }
-            Command::Prefill(order) => self.prefill(order),
-            Command::Take(take) => self.take(take),
-            Command::Export(export) => self.export(export),
-            Command::Operate(Order { operation, answer }) => {
+            Command::Prefill(order) => self.kept.begin(&mut self.engine, self.rest, order),
+            Command::Take(order) => self.kept.take(&mut self.engine, order),
+            Command::Export(order) => kept_prompts::export(&mut self.engine, order),
+            Command::Operate(OperationOrder { operation, answer }) => {
                 let _ = answer.send(self.operate(&operation));
             }
         }
+        self.end_if_failed();
         self.flush();
     }
 
@@ -210,11 +209,12 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, request_id, mut extras, outbox, ticket } = submission;
-        let trace = trace::request("worker.generate", &request, &extras);
+        let Submission { request, request_id, mut metadata, outbox, ticket } = submission;
+        let trace = trace::request("worker.generate", &request, &metadata);
         if let Some((traceparent, tracestate)) = trace.headers() {
             // Another worker that computes the prompt does so on behalf of this one.
-            (extras.traceparent, extras.tracestate) = (traceparent, tracestate.unwrap_or_default());
+            (metadata.traceparent, metadata.tracestate) =
+                (traceparent, tracestate.unwrap_or_default());
         }
         let key = request.key;
         let live = Live {
@@ -222,7 +222,7 @@ impl Driver {
             stream: outbox.id(),
             first_choice: request.first_choice,
             choices_left: request.choices,
-            prefilled: transfer::PromptOutcome::default(),
+            prefilled: PromptOutcome::default(),
             trace,
             has_begun: false,
             _ticket: ticket,
@@ -231,9 +231,9 @@ impl Driver {
         stream.live += 1;
         self.live.insert(key, live);
         if self.rest != Rest::Awake {
-            return self.fail(key, ErrorKind::Overloaded, RESTS.into());
+            return self.fail(key, ErrorKind::Overloaded, translate::RESTING.into());
         }
-        if let Some(lora) = &extras.lora {
+        if let Some(lora) = &metadata.lora {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
@@ -242,10 +242,32 @@ impl Driver {
                 format!("guide: the engine here has no guided decoding ({})", form.name());
             return self.fail(key, ErrorKind::Invalid, message);
         }
-        match extras.prefill.clone() {
-            Some(peer) => self.have_prefilled(request, &extras, peer),
+        match metadata.prefill.clone() {
+            Some(peer) => self.fetch_prompt(request, &metadata, peer),
             None => self.run_request(request),
         }
+    }
+
+    /// Has a prompt computed elsewhere, or here where its KV there is of no use.
+    fn fetch_prompt(&mut self, request: Request, metadata: &RequestMetadata, peer: PrefillWorker) {
+        let key = request.key;
+        let here = self.fetches.begin(&mut self.engine, request, metadata, peer);
+        self.end_if_failed();
+        match here {
+            Some(request) => self.run_request(request),
+            None => self.enter(key, "transfer"),
+        }
+    }
+
+    /// Goes on with what came of a prompt.
+    fn fetched(&mut self, key: RequestKey, result: FetchResult) {
+        let finished = self.fetches.finish(&mut self.engine, key, result);
+        self.end_if_failed();
+        let Some((request, outcome)) = finished else { return };
+        if let Some(live) = self.live.get_mut(&key) {
+            live.prefilled = outcome;
+        }
+        self.run_request(request);
     }
 
     fn run_request(&mut self, request: Request) {
@@ -254,7 +276,7 @@ impl Driver {
         match self.guarded(|engine| engine.submit(request)) {
             Some(Ok(())) => {}
             Some(Err(refusal)) => {
-                let (kind, message) = refused(refusal);
+                let (kind, message) = translate::refusal(refusal);
                 self.fail(key, kind, message);
             }
             // The engine had failed before; otherwise its failure has ended this request too.
@@ -275,8 +297,8 @@ impl Driver {
                 let end = translate::cancelled(live.request_id, live.first_choice);
                 self.end(key, end, Outcome::cancelled);
             }
-            self.transfers.cancel(key);
-            self.give_up(key);
+            self.fetches.cancel(key);
+            self.kept.give_up(key);
             self.guarded(|engine| engine.cancel(key));
         }
     }
@@ -303,10 +325,10 @@ impl Driver {
 
     /// Takes note of KV that came, and of what nobody has fetched.
     fn catch_up(&mut self) {
-        while let Some((key, arrived)) = self.transfers.next() {
-            self.arrived(key, arrived);
+        while let Some((key, result)) = self.fetches.next() {
+            self.fetched(key, result);
         }
-        for key in self.handing.expired(Instant::now()) {
+        for key in self.kept.expired(Instant::now()) {
             self.cancel(&[key]);
         }
         self.flush();
@@ -348,7 +370,10 @@ impl Driver {
     fn route(&mut self, mut output: stator_engine::Output) {
         let key = output.key;
         // A request may be cancelled between its step and its delivery.
-        let Some(live) = self.live.get_mut(&key) else { return self.prompt_done(&output) };
+        let Some(live) = self.live.get_mut(&key) else {
+            self.kept.finish(&mut self.engine, &output);
+            return self.end_if_failed();
+        };
         let Some(stream) = self.streams.get_mut(&live.stream) else { return };
         stream.touch(&mut self.touched, live.stream);
         if !live.has_begun && !output.tokens.is_empty() {
@@ -385,7 +410,7 @@ impl Driver {
 
     fn report_load(&mut self, now: Instant) {
         let Some(mut load) = self.guarded(|engine| engine.load()) else { return };
-        load.waiting += self.transfers.count();
+        load.waiting += self.fetches.count();
         self.load_reported = Some(now);
         self.gauges.set(&load);
         self.feed.load(load);
@@ -394,30 +419,24 @@ impl Driver {
     /// Calls the engine; `None` once it has failed. A panic in it ends it and its requests, and
     /// nothing else.
     fn guarded<T>(&mut self, call: impl FnOnce(&mut dyn Engine) -> T) -> Option<T> {
-        let engine = self.engine.as_deref_mut()?;
-        match catch_unwind(AssertUnwindSafe(|| call(engine))) {
-            Ok(value) => Some(value),
-            Err(panic) => {
-                self.die(&message_of(panic.as_ref()));
-                None
-            }
-        }
+        let value = self.engine.call(call);
+        self.end_if_failed();
+        value
     }
 
-    fn die(&mut self, message: &str) {
+    /// Ends all requests of an engine that has just failed.
+    fn end_if_failed(&mut self) {
+        let Some(message) = self.engine.take_failure() else { return };
         tracing::error!(message, "engine failed");
-        // What it left behind may be inconsistent: even dropping it may panic.
-        let engine = self.engine.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
         self.metrics.worker_failures.inc();
         self.status.dead.store(true, Ordering::Release);
         if let Some(on_death) = self.on_death.take() {
             on_death();
         }
-        self.give_up_all(message);
+        self.kept.give_up_all(&message);
         let keys: Vec<_> = self.live.keys().copied().collect();
         for key in keys {
-            self.transfers.cancel(key);
+            self.fetches.cancel(key);
             self.fail(key, ErrorKind::Internal, format!("the engine has failed: {message}"));
         }
         self.flush();
@@ -434,20 +453,6 @@ impl Stream {
             touched.push(id);
         }
     }
-}
-
-/// The error for a client whose request was refused.
-fn refused(refusal: Refusal) -> (ErrorKind, String) {
-    let kind = match &refusal {
-        Refusal::Invalid(_) => ErrorKind::Invalid,
-        Refusal::QueueFull { .. } => ErrorKind::Overloaded,
-    };
-    (kind, refusal.to_string())
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".into())
 }
 
 /// Waits out simulated steps so that their sum is right, though each wait is only as exact as the
@@ -478,8 +483,8 @@ impl StepClock {
 }
 
 #[cfg(test)]
-mod handing_tests;
+mod fetch_tests;
+#[cfg(test)]
+mod kept_prompts_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod transfer_tests;

@@ -1,12 +1,13 @@
 //! Starts the drivers of an agent's workers: tasks for engines that only take time, threads for
 //! engines that compute.
 
-use crate::agent::LoadedEngine;
-use crate::availability::Door;
+use crate::availability::Availability;
 use crate::events::Feeds;
+use crate::kv::fetch::Pairing;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::service::WorkerHandle;
-use crate::worker::{COMMANDS_MAX, Driver, Pairing, Reporting, Status};
+use crate::served_model::LoadedEngine;
+use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_runtime::Lane;
@@ -26,7 +27,7 @@ pub(crate) struct Reports {
     /// The agent's record in the fleet.
     pub(crate) record: Arc<watch::Sender<AgentRecord>>,
     /// Whether it takes requests.
-    pub(crate) door: Door,
+    pub(crate) availability: Availability,
 }
 
 /// The agent's workers, running.

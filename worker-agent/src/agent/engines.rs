@@ -1,17 +1,17 @@
 //! The engines of a running agent: their workers, and the task that follows other agents as sources
 //! of KV.
 
-use super::Side;
-use crate::availability::Door;
+use super::admin::AdminServer;
+use crate::availability::Availability;
 use crate::config::AgentSettings;
+use crate::kv::fetch::Pairing;
 use crate::metrics::PairMetrics;
 use crate::operations;
-use crate::prefill::agents::Peers;
+use crate::prefill::agents::PrefillAgents;
 use crate::prefill::registered::RegisteredAgents;
 use crate::request_plane::service::WorkerHandle;
-use crate::served_model::Engines;
+use crate::served_model::ModelEngines;
 use crate::stock::{self, Keeper};
-use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};
 use stator_discovery::DiscoveryMetrics;
 use stator_protos::discovery::Role;
@@ -39,20 +39,21 @@ impl RunningEngines {
     ///
     /// An error if a thread cannot be started.
     pub(super) fn start(
-        engines: Engines,
+        engines: ModelEngines,
         settings: &AgentSettings,
-        side: &Side,
+        admin: &AdminServer,
         reports: &Reports,
     ) -> anyhow::Result<Self> {
         let record = reports.record.borrow().clone();
-        let (peers, following) = peers(settings, &record.model.name, &side.metrics);
+        let (prefill_agents, following) =
+            prefill_agents(settings, &record.model.name, &admin.metrics);
         let (workers, keeper) = match engines {
-            Engines::Own(engines) => {
-                let pairing = pairing(settings, peers, &side.metrics);
+            ModelEngines::Own(engines) => {
+                let pairing = pairing(settings, prefill_agents, &admin.metrics);
                 (Workers::start(engines, &record.workers, reports, &pairing)?, None)
             }
-            Engines::Stock(engine) => {
-                let (workers, keeper) = engine.run(&record.workers, reports, peers)?;
+            ModelEngines::Stock(engine) => {
+                let (workers, keeper) = engine.run(&record.workers, reports, prefill_agents)?;
                 (workers, Some(keeper))
             }
         };
@@ -60,13 +61,13 @@ impl RunningEngines {
     }
 
     /// The engines for operations.
-    pub(super) fn operated(&self, door: &Door) -> operations::Engines {
+    pub(super) fn operated(&self, availability: &Availability) -> operations::OperatedEngines {
         match &self.keeper {
-            None => operations::Engines::Own {
+            None => operations::OperatedEngines::Own {
                 drivers: self.workers.handles.iter().map(|h| h.commands.clone()).collect(),
-                door: door.clone(),
+                availability: availability.clone(),
             },
-            Some(keeper) => operations::Engines::Stock(keeper.orders()),
+            Some(keeper) => operations::OperatedEngines::Stock(keeper.orders()),
         }
     }
 
@@ -105,11 +106,11 @@ impl RunningEngines {
 
 /// The agents to ask for prompts, and the task that follows them: only an agent that decodes asks
 /// any.
-fn peers(
+fn prefill_agents(
     settings: &AgentSettings,
     model: &str,
     metrics: &Metrics,
-) -> (Arc<Peers>, Option<JoinHandle<()>>) {
+) -> (Arc<PrefillAgents>, Option<JoinHandle<()>>) {
     let dial = &settings.access.dial;
     let (registered, following) = match settings.profile.role {
         Role::Decode => {
@@ -122,17 +123,22 @@ fn peers(
         }
         Role::Aggregated | Role::Prefill | Role::Encode => (RegisteredAgents::default(), None),
     };
-    let peers = Peers::new(dial.clone(), registered, model.to_owned(), settings.prefill_silence);
-    (Arc::new(peers), following)
+    let prefill_agents =
+        PrefillAgents::new(dial.clone(), registered, model.to_owned(), settings.prefill_silence);
+    (Arc::new(prefill_agents), following)
 }
 
 /// The pairing of engines here with those of other agents.
-fn pairing(settings: &AgentSettings, peers: Arc<Peers>, metrics: &Metrics) -> Pairing {
+fn pairing(
+    settings: &AgentSettings,
+    prefill_agents: Arc<PrefillAgents>,
+    metrics: &Metrics,
+) -> Pairing {
     let counted = PairMetrics::default();
     metrics.register(|registry| counted.register(registry));
     Pairing {
         hands_over: settings.profile.role == Role::Prefill,
-        peers,
+        prefill_agents,
         trust: settings.access.kv.clone(),
         timeout: settings.prefill_timeout,
         metrics: counted,

@@ -3,7 +3,7 @@
 use crate::config::{AgentSettings, ServerTls, ZmqListen};
 use crate::identity;
 use crate::request_plane::listen::{self, Listener};
-use crate::served_model::Crew;
+use crate::served_model::ServedModel;
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{Generation, WorkerRank};
@@ -66,11 +66,11 @@ impl Planes {
     pub(super) fn record(
         &self,
         settings: &AgentSettings,
-        crew: &Crew,
+        served: &ServedModel,
         agent_id: String,
         generation: Generation,
     ) -> AgentRecord {
-        let workers = crew.places.iter().map(|place| WorkerRecord {
+        let workers = served.workers.iter().map(|place| WorkerRecord {
             worker: WorkerRank {
                 worker: identity::worker_id(&agent_id, place.engine),
                 rank: place.rank,
@@ -84,13 +84,13 @@ impl Planes {
             serves_events: true,
             events_endpoint: self.events_endpoint.clone(),
             replay_endpoint: self.replay_endpoint.clone(),
-            model: crew.model.clone(),
+            model: served.model.clone(),
             profile: ProfileRecord {
-                adapters: crew.profile.adapters.clone(),
-                batch_tokens: crew.profile.batch_tokens,
-                handover: crew.profile.handover.clone(),
-                needs_prefill: crew.profile.needs_prefill,
-                api: crew.profile.api.clone(),
+                adapters: served.profile.adapters.clone(),
+                batch_tokens: served.profile.batch_tokens,
+                handover: served.profile.handover.clone(),
+                needs_prefill: served.profile.needs_prefill,
+                api: served.profile.api.clone(),
                 ..settings.profile.clone()
             },
             accepting: true,

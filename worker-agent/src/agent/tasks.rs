@@ -1,7 +1,7 @@
 //! The tasks of a running agent, and the order in which they end.
 
 use super::engines::RunningEngines;
-use crate::availability::Door;
+use crate::availability::Availability;
 use crate::events::plane::EventTasks;
 use crate::request_plane::service;
 use stator_runtime::Shutdown;
@@ -22,7 +22,7 @@ pub(super) struct Tasks {
     /// Follows the files of the request plane's certificate.
     pub(super) reload: Option<JoinHandle<()>>,
     pub(super) registration: JoinHandle<()>,
-    pub(super) door: Door,
+    pub(super) availability: Availability,
     pub(super) ended: Trigger,
 }
 
@@ -38,7 +38,7 @@ impl Tasks {
             () = shutdown.wait() => None,
             error = self.engines.gave_up() => Some(error),
         };
-        self.door.drain();
+        self.availability.drain();
         self.agent.drain();
         let running = self.agent.in_flight().count();
         tracing::info!(running, "agent drains");

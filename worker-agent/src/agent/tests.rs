@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::config::AgentArgs;
+use crate::served_model::LoadedEngine;
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
 use stator_engine::sim::{self, SimOptions};
 use stator_engine::{EngineOptions, ModelInfo};
+use stator_protos::discovery::ModelRecord;
 use stator_protos::kv_event;
 use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::events_client::EventsClient;
@@ -15,6 +17,7 @@ use stator_protos::worker::{
     DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, ReplayRequest, Sampling,
     SnapshotRequest, Submit, SubscribeRequest,
 };
+use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
 use stator_zmtp::Dealer;
 use std::time::Duration;
@@ -124,7 +127,7 @@ impl Bed {
     }
 }
 
-fn loaded() -> Loaded {
+fn loaded() -> LoadedModel {
     let model = ModelInfo { context_length: 4096, vocab_size: 100, eos_token_ids: vec![] };
     let engine = || {
         let options = SimOptions {
@@ -136,7 +139,7 @@ fn loaded() -> Loaded {
         let engine = sim::engine(options, EngineOptions::default()).unwrap();
         LoadedEngine { engine: Box::new(engine), total_blocks: 1024, computes: false }
     };
-    Loaded {
+    LoadedModel {
         model: ModelRecord {
             name: "m".into(),
             context_length: 4096,

@@ -10,6 +10,7 @@ use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
     FinishReason, GenerateInput, PrefillPeer, Sampling, SnapshotRequest, Submit,
 };
+use stator_runtime::shutdown::Trigger;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,11 +137,11 @@ async fn agent(
     let args = AgentArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let settings = AgentSettings::try_from(args).unwrap();
     let (shutdown, stop) = Shutdown::new();
-    let side = Side::serve(&settings, Metrics::default()).await?;
+    let admin = AdminServer::serve(&settings, Metrics::default()).await?;
     let Runs::Stock(stock) = &settings.engine else { panic!("{:?}", settings.engine) };
-    let starting = stock::start(stock.clone(), None, &side.metrics, &stop);
-    let crew = tokio::time::timeout(DEADLINE, starting).await.expect("it comes up")?;
-    let running = launch(settings, crew.expect("nobody stops it"), side, stop).await?;
+    let starting = stock::start(stock.clone(), None, &admin.metrics, &stop);
+    let served = tokio::time::timeout(DEADLINE, starting).await.expect("it comes up")?;
+    let running = launch(settings, served.expect("nobody stops it"), admin, stop).await?;
     Ok((running, shutdown))
 }
 

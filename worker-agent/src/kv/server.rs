@@ -1,7 +1,7 @@
 //! Hands out the KV of prompts that engines here computed for those of other agents.
 
 use crate::request_plane::service::Agent;
-use crate::worker::{Command, Export, Take, TakenPrompt};
+use crate::worker::{BlockExport, Command, ExportedPrompt, PromptTake};
 use bytes::Bytes;
 use futures::stream::{self, Stream, TryStreamExt};
 use stator_engine::RequestKey;
@@ -34,7 +34,7 @@ impl PromptExport {
     /// The first of some blocks.
     async fn export(&self, blocks: Range<usize>) -> Result<Vec<BlockKv>, Status> {
         let (answer, answered) = oneshot::channel();
-        let export = Command::Export(Export { key: self.key, blocks, answer });
+        let export = Command::Export(BlockExport { key: self.key, blocks, answer });
         self.commands.send(export).await.map_err(|_| ended())?;
         match answered.await.map_err(|_| ended())? {
             none if none.is_empty() => Err(Status::aborted("the prompt is kept no longer")),
@@ -81,9 +81,9 @@ impl Transfers for Service {
         let FetchRequest { worker_id, rank, handle, first_block, blocks } = request.into_inner();
         let commands = self.agent.commands(worker_id, rank)?;
         let (answer, answered) = oneshot::channel();
-        commands.send(Command::Take(Take { handle, answer })).await.map_err(|_| ended())?;
+        commands.send(Command::Take(PromptTake { handle, answer })).await.map_err(|_| ended())?;
         let none = || Status::not_found("nothing is kept under this handle");
-        let TakenPrompt { key, form } = answered.await.map_err(|_| ended())?.ok_or_else(none)?;
+        let ExportedPrompt { key, form } = answered.await.map_err(|_| ended())?.ok_or_else(none)?;
         let taken = PromptExport { commands, key, seal: Seal::new(&self.key, form, handle) };
         let all = first_block as usize..first_block as usize + blocks as usize;
         let batches = stream::try_unfold((taken, all), |(taken, left)| async move {

@@ -4,7 +4,7 @@ use crate::config::TokenArgs;
 use crate::operations::access::{HEADER, SCHEME};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use stator_protos::worker::operate_request::Operation as Asked;
+use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::operations_client::OperationsClient;
 use stator_protos::worker::{
     LoadAdapter, OperateRequest, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
@@ -118,7 +118,7 @@ fn token(args: &TokenArgs) -> Result<Option<MetadataValue<Ascii>>, String> {
     Ok(Some(value))
 }
 
-impl From<OperationArg> for Asked {
+impl From<OperationArg> for WireOperation {
     fn from(arg: OperationArg) -> Self {
         match arg {
             OperationArg::ResetCache => Self::ResetCache(ResetCache {}),

@@ -1,13 +1,13 @@
 //! The agents whose engines compute prompts for the engine here.
 //!
-//! Only an [`AdmittedPeer`] is asked for anything: discovery lists it, and it has sent no forged KV of
+//! Only an [`AdmittedWorker`] is asked for anything: discovery lists it, and it has sent no forged KV of
 //! late. A peer whose lease has ended must say itself that it is the agent that was listed.
 
 use crate::metrics::PrefilledBy;
 use crate::prefill::registered::{ListedAgent, RegisteredAgents};
-use crate::request_plane::metadata::{self, Extras, Peer};
+use crate::request_plane::metadata::{self, PrefillWorker, RequestMetadata};
 use crate::request_plane::translate;
-use crate::worker::Prefilled;
+use crate::worker::PrefillResult;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
@@ -40,7 +40,7 @@ pub(crate) const SHUNNED_FOR: Duration = Duration::from_secs(60);
 
 /// Connections to other agents, made when first needed.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PrefillAgents {
     dial: Dial,
     registered: RegisteredAgents,
     /// The model that prompts are computed for.
@@ -54,19 +54,19 @@ pub(crate) struct Peers {
 
 /// A peer that may be asked for prompts and KV.
 #[derive(Clone, Debug)]
-pub(crate) struct AdmittedPeer(Peer);
+pub(crate) struct AdmittedWorker(PrefillWorker);
 
 /// The reason for which a prompt did not come, for counters and for people.
-pub(crate) type Why = (PrefilledBy, String);
+pub(crate) type PrefillMiss = (PrefilledBy, String);
 
-impl AdmittedPeer {
+impl AdmittedWorker {
     /// The peer.
-    pub(crate) fn peer(&self) -> &Peer {
+    pub(crate) fn peer(&self) -> &PrefillWorker {
         &self.0
     }
 }
 
-impl Peers {
+impl PrefillAgents {
     /// The registered agents of a model, reached as `dial` says. A peer that owes an answer and is
     /// silent for longer than `silence` has failed.
     pub(crate) fn new(
@@ -84,8 +84,8 @@ impl Peers {
     /// # Errors
     ///
     /// The reason for which the peer may not be asked.
-    pub(crate) async fn admit(&self, peer: &Peer) -> Result<AdmittedPeer, Why> {
-        let Peer { endpoint, handover, .. } = peer;
+    pub(crate) async fn admit(&self, peer: &PrefillWorker) -> Result<AdmittedWorker, PrefillMiss> {
+        let PrefillWorker { endpoint, handover, .. } = peer;
         if self.is_shunned(endpoint) {
             let why = format!("the agent at {endpoint:?} has sent KV that is not genuine");
             return Err((PrefilledBy::itself_shunned, why));
@@ -99,10 +99,10 @@ impl Peers {
         };
         let model = &self.model;
         let why = match self.registered.find(endpoint, is_meant).await {
-            Some(ListedAgent { lapsed_at: None, .. }) => return Ok(AdmittedPeer(peer.clone())),
+            Some(ListedAgent { lapsed_at: None, .. }) => return Ok(AdmittedWorker(peer.clone())),
             Some(listed) => match self.said_by(endpoint).await {
                 Ok(said) if said.agent_id == listed.record.agent_id && is_meant(&said) => {
-                    return Ok(AdmittedPeer(peer.clone()));
+                    return Ok(AdmittedWorker(peer.clone()));
                 }
                 Ok(_) => format!(
                     "the lease of the agent at {endpoint:?} has ended, and another answers there"
@@ -128,7 +128,7 @@ impl Peers {
     }
 
     /// Asks a peer that sent forged or damaged KV no more for [`SHUNNED_FOR`].
-    pub(crate) fn shun(&self, peer: &AdmittedPeer) {
+    pub(crate) fn shun(&self, peer: &AdmittedWorker) {
         let (now, seconds) = (Instant::now(), SHUNNED_FOR.as_secs());
         tracing::warn!(
             endpoint = peer.0.endpoint,
@@ -156,11 +156,11 @@ impl Peers {
     /// Dropping the future cancels the prefill.
     pub(crate) async fn prefill(
         &self,
-        AdmittedPeer(peer): &AdmittedPeer,
+        AdmittedWorker(peer): &AdmittedWorker,
         submit: Submit,
         told: Option<&RawValue>,
         within: Duration,
-    ) -> Result<Prefilled, String> {
+    ) -> Result<PrefillResult, String> {
         let mut client = WorkerClient::new(self.channel(&peer.endpoint)?);
         let handover_json = told.map_or_else(String::new, |json| json.get().to_owned());
         let mut request = Request::new(PrefillRequest { submit: Some(submit), handover_json });
@@ -172,7 +172,7 @@ impl Peers {
         let handover =
             handover.map(|json| metadata::handover("handover_json", json)).transpose()?;
         let first = answer.first.map(translate::first_token);
-        Ok(Prefilled { handover, cached_tokens: answer.cached_tokens, first })
+        Ok(PrefillResult { handover, cached_tokens: answer.cached_tokens, first })
     }
 
     /// Takes blocks of a prompt that a peer's engine computed and keeps under a handle.
@@ -186,7 +186,7 @@ impl Peers {
     /// Dropping the stream has the peer forget the prompt. Before there is one it may still be kept.
     pub(crate) async fn fetch(
         &self,
-        AdmittedPeer(peer): &AdmittedPeer,
+        AdmittedWorker(peer): &AdmittedWorker,
         handle: u64,
         blocks: Range<usize>,
     ) -> Result<Streaming<FetchChunk>, String> {
@@ -229,7 +229,12 @@ impl Peers {
 }
 
 /// The request for a peer: its prompt, and the sampling of the first token.
-pub(crate) fn prompt(peer: &Peer, request: &Prompt, extras: &Extras, sampling: Sampling) -> Submit {
+pub(crate) fn prompt(
+    peer: &PrefillWorker,
+    request: &Prompt,
+    metadata: &RequestMetadata,
+    sampling: Sampling,
+) -> Submit {
     Submit {
         worker_id: peer.worker.worker.0,
         rank: peer.worker.rank.into(),
@@ -237,11 +242,11 @@ pub(crate) fn prompt(peer: &Peer, request: &Prompt, extras: &Extras, sampling: S
         choices: 1,
         sampling: Some(sampling),
         cache_salt: request.cache_salt.clone().unwrap_or_default(),
-        lora_name: extras.lora.clone().unwrap_or_default(),
-        client_request_id: extras.client_request_id.clone(),
-        traceparent: extras.traceparent.clone(),
-        tracestate: extras.tracestate.clone(),
-        priority: extras.priority,
+        lora_name: metadata.lora.clone().unwrap_or_default(),
+        client_request_id: metadata.client_request_id.clone(),
+        traceparent: metadata.traceparent.clone(),
+        tracestate: metadata.tracestate.clone(),
+        priority: metadata.priority,
         ..Submit::default()
     }
 }
@@ -268,8 +273,8 @@ pub(crate) mod tests {
     use tonic::transport::server::TcpIncoming;
 
     /// The peers of model `m` among these agents.
-    pub(crate) fn peers(registered: RegisteredAgents) -> Peers {
-        Peers::new(Dial::default(), registered, "m".into(), Duration::from_secs(2))
+    pub(crate) fn prefill_agents(registered: RegisteredAgents) -> PrefillAgents {
+        PrefillAgents::new(Dial::default(), registered, "m".into(), Duration::from_secs(2))
     }
 
     /// An agent that does nothing but pass on how long it was given.
@@ -308,9 +313,9 @@ pub(crate) mod tests {
         server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         let handover = RawValue::from_string("{}".into()).unwrap();
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
-        let peer = AdmittedPeer(Peer { endpoint, worker, handover });
+        let peer = AdmittedWorker(PrefillWorker { endpoint, worker, handover });
         let within = Duration::from_secs(7);
-        let error = peers(RegisteredAgents::default())
+        let error = prefill_agents(RegisteredAgents::default())
             .prefill(&peer, Submit::default(), None, within)
             .await;
         let error = error.err().unwrap();
@@ -318,21 +323,21 @@ pub(crate) mod tests {
         assert_eq!(asks.recv().await, Some(Some("8000000u".into())));
     }
 
-    fn peer(endpoint: &str, handover: &str) -> Peer {
+    fn peer(endpoint: &str, handover: &str) -> PrefillWorker {
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
         let handover = RawValue::from_string(handover.into()).unwrap();
-        Peer { endpoint: endpoint.into(), worker, handover }
+        PrefillWorker { endpoint: endpoint.into(), worker, handover }
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_prefill_agents_of_the_model_that_are_registered_as_said_are_admitted() {
         let (listing, registered) = RegisteredAgents::listed();
-        let peers = peers(registered);
-        let admitted = async |change: fn(&mut AgentRecord), peer: Peer| {
+        let prefill_agents = prefill_agents(registered);
+        let admitted = async |change: fn(&mut AgentRecord), peer: PrefillWorker| {
             let mut record = record("a", "http://a:1", "{\"kv\":1}");
             change(&mut record);
             listing.send_replace(listing_of(record));
-            peers.admit(&peer).await.map(drop).map_err(|(by, _)| by)
+            prefill_agents.admit(&peer).await.map(drop).map_err(|(by, _)| by)
         };
         let meant = || peer("http://a:1", "{\"kv\":1}");
         assert_eq!(admitted(|_| (), meant()).await, Ok(()));
@@ -353,12 +358,12 @@ pub(crate) mod tests {
     async fn who_sent_false_kv_is_asked_again_after_a_minute() {
         let (listing, registered) = RegisteredAgents::listed();
         listing.send_replace(listing_of(record("a", "http://a:1", "{}")));
-        let peers = peers(registered);
+        let prefill_agents = prefill_agents(registered);
         let peer = peer("http://a:1", "{}");
-        peers.shun(&peers.admit(&peer).await.unwrap());
+        prefill_agents.shun(&prefill_agents.admit(&peer).await.unwrap());
         tokio::time::advance(SHUNNED_FOR - Duration::from_millis(1)).await;
-        assert_eq!(peers.admit(&peer).await.unwrap_err().0, PrefilledBy::itself_shunned);
+        assert_eq!(prefill_agents.admit(&peer).await.unwrap_err().0, PrefilledBy::itself_shunned);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(peers.admit(&peer).await.is_ok());
+        assert!(prefill_agents.admit(&peer).await.is_ok());
     }
 }

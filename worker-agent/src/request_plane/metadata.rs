@@ -16,13 +16,13 @@ const MAX_TRACE_BYTES: usize = 512;
 
 /// Parts of a request that only stock engines serve.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Extras {
+pub(crate) struct RequestMetadata {
     /// LoRA adapter.
     pub(crate) lora: Option<String>,
     /// Larger is more urgent.
     pub(crate) priority: i32,
     /// The prefill worker that computes the prompt, if another worker does.
-    pub(crate) prefill: Option<Peer>,
+    pub(crate) prefill: Option<PrefillWorker>,
     /// The client's request id, for logs.
     pub(crate) client_request_id: String,
     /// W3C trace context, empty where there is none.
@@ -33,7 +33,7 @@ pub(crate) struct Extras {
 
 /// A worker of another agent that computes prompts.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PrefillWorker {
     /// Request plane of its agent.
     pub(crate) endpoint: String,
     /// The peer's worker and rank.
@@ -42,7 +42,7 @@ pub(crate) struct Peer {
     pub(crate) handover: Box<RawValue>,
 }
 
-impl Extras {
+impl RequestMetadata {
     /// Takes them out of a submission.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ fn trace(said: &mut String) -> String {
     Some(std::mem::take(said)).filter(|said| said.len() <= MAX_TRACE_BYTES).unwrap_or_default()
 }
 
-fn peer(given: worker::PrefillPeer) -> Result<Peer, String> {
+fn peer(given: worker::PrefillPeer) -> Result<PrefillWorker, String> {
     let worker::PrefillPeer { endpoint, worker_id, rank, handover_json } = given;
     if endpoint.is_empty() || endpoint.len() > MAX_ENDPOINT_BYTES {
         let bytes = endpoint.len();
@@ -83,7 +83,7 @@ fn peer(given: worker::PrefillPeer) -> Result<Peer, String> {
     }
     let rank = u16::try_from(rank)
         .map_err(|_| format!("prefill.rank: {rank} is above {}, the limit", u16::MAX))?;
-    Ok(Peer {
+    Ok(PrefillWorker {
         endpoint,
         worker: WorkerRank { worker: WorkerId(worker_id), rank },
         handover: handover("prefill.handover_json", handover_json)?,
@@ -106,7 +106,7 @@ pub(crate) fn handover(field: &str, json: String) -> Result<Box<RawValue>, Strin
 mod tests {
     use super::*;
 
-    fn check(change: impl FnOnce(&mut worker::Submit)) -> Result<Extras, String> {
+    fn check(change: impl FnOnce(&mut worker::Submit)) -> Result<RequestMetadata, String> {
         let mut submit = worker::Submit {
             prefill: Some(worker::PrefillPeer {
                 endpoint: "http://127.0.0.1:7000".into(),
@@ -117,7 +117,7 @@ mod tests {
             ..worker::Submit::default()
         };
         change(&mut submit);
-        Extras::take(&mut submit)
+        RequestMetadata::take(&mut submit)
     }
 
     #[test]
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn an_endless_trace_is_dropped_alone() {
-        let extras = check(|submit| {
+        let metadata = check(|submit| {
             submit.traceparent = "p".into();
             submit.tracestate = "s".repeat(513);
         });
-        let extras = extras.unwrap();
-        assert_eq!((&*extras.traceparent, &*extras.tracestate), ("p", ""));
+        let metadata = metadata.unwrap();
+        assert_eq!((&*metadata.traceparent, &*metadata.tracestate), ("p", ""));
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Services {
     pub(crate) fn new(
         agent: Arc<Agent>,
         events: events::serve::Service,
-        engines: operations::Engines,
+        engines: operations::OperatedEngines,
         access: &config::Access,
     ) -> Self {
         let key = access.kv.transfer_key.clone();

@@ -3,10 +3,12 @@
 
 use crate::metrics::AgentMetrics;
 use crate::request_plane::in_flight::InFlight;
-use crate::request_plane::metadata::{self, Extras};
+use crate::request_plane::metadata::{self, RequestMetadata};
 use crate::request_plane::outbox::{Outbox, Refused, Route};
 use crate::request_plane::translate;
-use crate::worker::{Command, Prefill, Prefilled, Snapshot, Status as WorkerStatus, Submission};
+use crate::worker::{
+    Command, PrefillOrder, PrefillResult, Snapshot, Status as WorkerStatus, Submission,
+};
 use futures::stream::{self, Stream, StreamExt};
 use rustc_hash::FxHashMap;
 use stator_engine::RequestKey;
@@ -127,7 +129,7 @@ impl Agent {
         let request_id = submit.request_id;
         // Before the look at the drain: one that begins now waits for it.
         let ticket = self.in_flight.enter();
-        let (place, request, extras) = self.receive(submit)?;
+        let (place, request, metadata) = self.receive(submit)?;
         let (handle, key) = (&self.workers[place], request.key);
         let limit = self.setup.max_requests_per_stream;
         outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
@@ -141,7 +143,8 @@ impl Agent {
                 Refused::Closed => (ErrorKind::Draining, "the stream is ending".into()),
             }
         })?;
-        let submission = Submission { request, request_id, extras, outbox: outbox.clone(), ticket };
+        let submission =
+            Submission { request, request_id, metadata, outbox: outbox.clone(), ticket };
         handle.command(Command::Submit(submission)).inspect_err(|_| {
             outbox.push(&mut vec![], &mut vec![request_id]);
         })
@@ -151,24 +154,24 @@ impl Agent {
     fn receive(
         &self,
         mut submit: worker::Submit,
-    ) -> Result<(usize, stator_engine::Request, Extras), (ErrorKind, String)> {
+    ) -> Result<(usize, stator_engine::Request, RequestMetadata), (ErrorKind, String)> {
         if self.draining.load(Ordering::Acquire) {
             return Err((ErrorKind::Draining, "the agent is draining".into()));
         }
         let place = self.place(submit.worker_id, submit.rank)?;
         let key = RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let invalid = |message| (ErrorKind::Invalid, message);
-        let extras = Extras::take(&mut submit).map_err(invalid)?;
-        Ok((place, translate::request(submit, key).map_err(invalid)?, extras))
+        let metadata = RequestMetadata::take(&mut submit).map_err(invalid)?;
+        Ok((place, translate::request(submit, key).map_err(invalid)?, metadata))
     }
 
     /// Has a worker compute a prompt for another agent's.
-    async fn prefill(&self, asked: PrefillRequest) -> Result<Prefilled, (ErrorKind, String)> {
+    async fn prefill(&self, asked: PrefillRequest) -> Result<PrefillResult, (ErrorKind, String)> {
         let invalid = |message: String| (ErrorKind::Invalid, message);
         let submit = asked.submit.ok_or_else(|| invalid("submit: it is missing".into()))?;
         let ticket = self.in_flight.enter();
-        let (place, request, extras) = self.receive(submit)?;
-        if extras.prefill.is_some() {
+        let (place, request, metadata) = self.receive(submit)?;
+        if metadata.prefill.is_some() {
             return Err(invalid("submit.prefill: a prefill has no prefill of its own".into()));
         }
         let told = Some(asked.handover_json).filter(|json| !json.is_empty());
@@ -177,7 +180,7 @@ impl Agent {
         let (answer, answered) = oneshot::channel();
         let mut asked =
             PendingPrefill { commands: &self.workers[place].commands, key: Some(request.key) };
-        let order = Prefill { request, extras, handover, answer, ticket };
+        let order = PrefillOrder { request, metadata, handover, answer, ticket };
         self.workers[place].command(Command::Prefill(order))?;
         let done = answered.await;
         asked.key = None;
@@ -338,7 +341,7 @@ impl Worker for Service {
         &self,
         request: Request<PrefillRequest>,
     ) -> Result<Response<PrefillResponse>, Status> {
-        let Prefilled { handover, cached_tokens, first } =
+        let PrefillResult { handover, cached_tokens, first } =
             self.0.prefill(request.into_inner()).await.map_err(|(kind, message)| match kind {
                 ErrorKind::Invalid => Status::invalid_argument(message),
                 ErrorKind::Overloaded => Status::resource_exhausted(message),

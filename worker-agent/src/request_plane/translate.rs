@@ -2,13 +2,16 @@
 //! wrong without the engine's help is found here.
 
 use stator_dialect::{Delta, Finish};
-use stator_engine::{FinishReason, Request, RequestKey};
+use stator_engine::{FinishReason, Refusal, Request, RequestKey};
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
-use stator_protos::worker;
+use stator_protos::worker::{self, ErrorKind};
 use std::sync::Arc;
 
 /// Most completions of one prompt.
 pub(crate) const MAX_CHOICES: u32 = 128;
+/// Why a request is refused while the engine would hold all that it is sent.
+pub(crate) const RESTING: &str = "the engine is paused or asleep";
+
 /// Checks a submission and turns it into a request of the engine.
 ///
 /// # Errors
@@ -49,6 +52,15 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
         cache_salt: Some(submit.cache_salt).filter(|salt| !salt.is_empty()),
         named: None,
     })
+}
+
+/// The error for a client whose request the engine refused.
+pub(crate) fn refusal(refusal: Refusal) -> (ErrorKind, String) {
+    let kind = match &refusal {
+        Refusal::Invalid(_) => ErrorKind::Invalid,
+        Refusal::QueueFull { .. } => ErrorKind::Overloaded,
+    };
+    (kind, refusal.to_string())
 }
 
 /// An engine's output as the stream sends it.

@@ -5,7 +5,7 @@ use super::sink::LifeSink;
 use crate::metrics::{Outcome, WorkerGauges};
 use crate::request_plane::outbox::Outbox;
 use crate::request_plane::translate;
-use crate::worker::{Command, Prefill, RESTS, Submission};
+use crate::worker::{Command, PrefillOrder, Submission};
 use futures::future::{self, Either};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -139,7 +139,7 @@ impl Driver {
         let life = self.life.borrow().clone();
         match (command, life) {
             (Command::Submit(submission), Life::Up(_)) if self.rank.rests() => {
-                self.refuse(submission, ErrorKind::Overloaded, RESTS.into());
+                self.refuse(submission, ErrorKind::Overloaded, translate::RESTING.into());
             }
             (Command::Submit(submission), Life::Up(_)) => self.submit(submission),
             (Command::Submit(submission), Life::Down(why)) => {
@@ -150,7 +150,7 @@ impl Driver {
             // Dropping the sender says that there is no worker.
             (Command::Snapshot(_), Life::Down(_)) => {}
             (Command::Prefill(order), Life::Up(_)) if self.rank.rests() => {
-                let _ = order.answer.send(Err((ErrorKind::Overloaded, RESTS.into())));
+                let _ = order.answer.send(Err((ErrorKind::Overloaded, translate::RESTING.into())));
             }
             (Command::Prefill(order), Life::Up(_)) => self.prefill(order),
             (Command::Prefill(order), Life::Down(why)) => {
@@ -188,7 +188,7 @@ impl Driver {
         self.live.insert(key, live);
     }
 
-    fn prefill(&mut self, order: Prefill) {
+    fn prefill(&mut self, order: PrefillOrder) {
         let rank = self.rank.clone();
         self.prefills.spawn(async move { rank.prefill(order).await });
     }

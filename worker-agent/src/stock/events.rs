@@ -1,6 +1,6 @@
 //! Sources of the KV events of an engine's ranks.
 
-use super::Engine;
+use super::engine::StockEngine;
 use stator_dialect::{EventSource, Kind};
 use stator_events::subscribe::Subscription;
 use stator_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 /// A source for each rank, in order; none where the engine publishes no events. Tasks that the
 /// sources need are spawned into `beside`.
-pub(super) fn sources(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
+pub(super) fn sources(engine: &StockEngine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
     match engine.settings.kind {
         Kind::Vllm | Kind::Sglang => engine.description.events.iter().map(subscribed).collect(),
         Kind::Trtllm => drained(engine, beside),
@@ -36,7 +36,7 @@ fn subscribed(source: &EventSource) -> Source {
 }
 
 /// TensorRT-LLM has one list for all ranks.
-fn drained(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
+fn drained(engine: &StockEngine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
     let url = Url::parse(&engine.place.url()).ok();
     let origin = url.and_then(|url| url.origin(&TlsOptions::default()).ok());
     let Some(origin) = origin else { return VecDeque::new() };

@@ -1,14 +1,15 @@
 //! Keeps a stock engine serving: watches each life of it, ends what must end, begins the next.
 
 use super::driver::{Cache, Life};
+use super::engine::StockEngine;
 use super::events;
 use super::host::{End, News};
 use super::pages::{self, RankOutlets};
+use super::profile::profile;
 use super::sink::LifeSink;
 use super::tally::Tally;
-use super::{Engine, profile};
 use crate::identity;
-use crate::worker::Order;
+use crate::worker::OperationOrder;
 use crate::workers::Reports;
 use futures::future::select_all;
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) struct Keeper {
     stop: Trigger,
     gave_up: oneshot::Receiver<anyhow::Error>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<OperationOrder>,
     task: JoinHandle<()>,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct RankState {
 
 impl Keeper {
     /// Begins the engine's first life and keeps it serving.
-    pub(super) fn start(engine: Engine, ranks: Vec<RankState>, reports: Reports) -> Self {
+    pub(super) fn start(engine: StockEngine, ranks: Vec<RankState>, reports: Reports) -> Self {
         let (stop, stopped) = Shutdown::new();
         let (give_up, gave_up) = oneshot::channel();
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
@@ -65,7 +66,7 @@ impl Keeper {
     }
 
     /// The channel for operations on the engine.
-    pub(crate) fn orders(&self) -> mpsc::Sender<Order> {
+    pub(crate) fn orders(&self) -> mpsc::Sender<OperationOrder> {
         self.orders.clone()
     }
 
@@ -98,7 +99,7 @@ async fn ended(ranks: &[RankState]) -> WorkerRank {
 }
 
 struct Keeping {
-    engine: Engine,
+    engine: StockEngine,
     ranks: Vec<RankState>,
     reports: Reports,
     followers: JoinSet<()>,
@@ -110,7 +111,7 @@ struct Keeping {
 
 /// An operation that is over.
 struct OperationResult {
-    order: Order,
+    order: OperationOrder,
     /// The life that it was meant for.
     generation: Generation,
     /// Whether the engine rested before.
@@ -124,7 +125,7 @@ impl Keeping {
     /// Runs until `stopped`, or until the engine is given up.
     async fn run(
         &mut self,
-        mut orders: mpsc::Receiver<Order>,
+        mut orders: mpsc::Receiver<OperationOrder>,
         stopped: &Shutdown,
     ) -> anyhow::Result<()> {
         // The agent gave the first life its number with its record.
@@ -193,7 +194,7 @@ impl Keeping {
             tally: rank.tally.clone(),
         };
         let ranks = self.ranks.iter().map(shown).collect();
-        if let Some(page) = pages::Source::of(engine) {
+        if let Some(page) = pages::MetricsPage::of(engine) {
             self.pages.spawn(pages::follow(page, ranks, engine.metrics.clone()));
         }
         let workers: Vec<_> = self.ranks.iter().map(|rank| rank.record).collect();
@@ -205,7 +206,7 @@ impl Keeping {
             record.profile.handover = said.handover;
             record.profile.needs_prefill = said.needs_prefill;
         });
-        reports.door.rest(false);
+        reports.availability.set_resting(false);
         engine.metrics.lives.inc();
         engine.metrics.up.set(1);
         tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
@@ -214,14 +215,14 @@ impl Keeping {
     /// Takes requests from now on, or none while the engine rests.
     fn rest(&self, rests: bool) {
         self.engine.probe.resting.store(rests, Ordering::Relaxed);
-        self.reports.door.rest(rests);
+        self.reports.availability.set_resting(rests);
     }
 
     /// Ends a life: pickers first, then the requests that it had.
     fn end(&mut self, end: &End) {
         tracing::error!(cause = end.cause, why = end.why, "the engine's life ended");
         self.reports.record.send_modify(|record| record.workers.clear());
-        self.reports.door.tell();
+        self.reports.availability.publish();
         self.engine.metrics.up.set(0);
         self.reports.metrics.worker_failures.inc();
         // Dropping them ends them.
@@ -252,7 +253,7 @@ impl Keeping {
     }
 
     /// Does to the engine what an operator wants.
-    fn operate(&mut self, order: Order) {
+    fn operate(&mut self, order: OperationOrder) {
         let rested = self.engine.probe.resting.load(Ordering::Relaxed);
         if matches!(order.operation, Operation::Pause | Operation::Sleep { .. }) {
             // What came to it from now on would be held until it is told to go on.
@@ -276,7 +277,9 @@ impl Keeping {
 
     /// Tells the fleet what follows from an operation, and then whoever asked for it.
     async fn operated(&mut self, done: OperationResult) {
-        let OperationResult { order: Order { operation, answer }, generation, rested, .. } = done;
+        let OperationResult {
+            order: OperationOrder { operation, answer }, generation, rested, ..
+        } = done;
         let OperationResult { result, description, .. } = done;
         // A life that began since knows nothing of it.
         if generation == self.generation() {

@@ -1,8 +1,8 @@
 //! The engine's own metrics: under one vocabulary for all engines, and under the engine's own
 //! names.
 
-use super::Engine;
 use super::driver::Cache;
+use super::engine::StockEngine;
 use super::metrics::{RankGauges, StockMetrics};
 use super::tally::Tally;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const MISSED_MAX: u32 = 10;
 
 /// The page of an engine.
-pub(super) struct Source {
+pub(super) struct MetricsPage {
     kind: report::Engine,
     /// Place of the engine in this life.
     url: Arc<str>,
@@ -37,9 +37,9 @@ pub(super) struct RankOutlets {
     pub(super) tally: Arc<Tally>,
 }
 
-impl Source {
+impl MetricsPage {
     /// That of an engine where it is now; nothing where nobody knows what its page would say.
-    pub(super) fn of(engine: &Engine) -> Option<Self> {
+    pub(super) fn of(engine: &StockEngine) -> Option<Self> {
         let settings = &engine.settings;
         Some(Self {
             kind: match settings.kind {
@@ -75,12 +75,12 @@ impl Source {
 
 /// Reads the engine's page again and again, until dropped. An engine without one is watched by
 /// what is sent to it alone.
-pub(super) async fn follow(source: Source, ranks: Vec<RankOutlets>, metrics: StockMetrics) {
+pub(super) async fn follow(source: MetricsPage, ranks: Vec<RankOutlets>, metrics: StockMetrics) {
     let Some(mut poller) = source.poller() else {
         return tracing::warn!(url = &*source.url, "the engine's metrics cannot be read there");
     };
     let mut gauges: Vec<_> = ranks.iter().map(|rank| metrics.rank(rank.worker)).collect();
-    let own = Own(metrics.clone());
+    let own = OwnFamilies(metrics.clone());
     let mut missed = 0;
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -115,9 +115,9 @@ pub(super) async fn follow(source: Source, ranks: Vec<RankOutlets>, metrics: Sto
 }
 
 /// The engine's own metrics on the page, shown no longer than this lives.
-struct Own(StockMetrics);
+struct OwnFamilies(StockMetrics);
 
-impl Drop for Own {
+impl Drop for OwnFamilies {
     fn drop(&mut self) {
         self.0.show_own(Families::default());
     }

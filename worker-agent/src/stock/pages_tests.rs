@@ -30,8 +30,8 @@ async fn server() -> (Arc<str>, mpsc::Sender<String>, mpsc::Receiver<String>) {
     (url, answers, asks)
 }
 
-fn source(url: Arc<str>, own_bytes_max: usize) -> Source {
-    Source { kind: report::Engine::Vllm, url, bearer: Bearer::new("hush"), own_bytes_max }
+fn source(url: Arc<str>, own_bytes_max: usize) -> MetricsPage {
+    MetricsPage { kind: report::Engine::Vllm, url, bearer: Bearer::new("hush"), own_bytes_max }
 }
 
 fn shown() -> RankOutlets {

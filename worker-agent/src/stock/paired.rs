@@ -6,9 +6,9 @@
 
 use super::request::{AnswerStart, ChoiceProgress, Failure, Job, failure, first_of, sampling};
 use crate::metrics::PrefilledBy;
-use crate::prefill::agents::{self, AdmittedPeer, Why};
-use crate::request_plane::metadata::Peer;
-use crate::worker::Prefilled;
+use crate::prefill::agents::{self, AdmittedWorker, PrefillMiss};
+use crate::request_plane::metadata::PrefillWorker;
+use crate::worker::PrefillResult;
 use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
@@ -21,7 +21,7 @@ enum Over {
     /// Prefill's answer is all of it.
     Complete(Delta),
     /// One of them failed.
-    Failed(Why),
+    Failed(PrefillMiss),
 }
 
 impl Job<'_> {
@@ -30,7 +30,7 @@ impl Job<'_> {
     pub(super) async fn with_prefill(
         &self,
         progress: &mut ChoiceProgress,
-        peer: &Peer,
+        peer: &PrefillWorker,
     ) -> Result<Option<AnswerStart>, Failure> {
         let stock = &self.rank.stock;
         if self.request.choices > 1 {
@@ -51,7 +51,7 @@ impl Job<'_> {
                 (PrefilledBy::itself_timeout, format!("nothing within {waited} ms"))
             }
         };
-        let client_request_id = &self.extras.client_request_id;
+        let client_request_id = &self.metadata.client_request_id;
         tracing::warn!(client_request_id, prefill = %peer.worker, why, "the prompt did not come");
         // Whatever the client has is part of the prompt now.
         progress.taken = progress.taken.or(progress.repeated.take());
@@ -73,15 +73,15 @@ impl Job<'_> {
     async fn paired(
         &self,
         progress: &mut ChoiceProgress,
-        peer: &Peer,
+        peer: &PrefillWorker,
         deadline: Instant,
-    ) -> Result<Option<AnswerStart>, Why> {
+    ) -> Result<Option<AnswerStart>, PrefillMiss> {
         let shared = Shared {
             request: self.request.key.0,
             rank: peer.worker.rank,
             logprobs: self.request.sampling.logprobs.is_some(),
         };
-        let admitted = self.rank.peers.admit(peer).await?;
+        let admitted = self.rank.prefill_agents.admit(peer).await?;
         match self.rank.dialect.pair(&shared, &peer.handover).map_err(engine)? {
             Manner::InTurn { prefill, first } => {
                 let told = prefill.as_deref();
@@ -122,11 +122,11 @@ impl Job<'_> {
         &self,
         progress: &mut ChoiceProgress,
         first: First,
-        prefilled: Prefilled,
+        prefilled: PrefillResult,
         deadline: Instant,
-    ) -> Result<Option<AnswerStart>, Why> {
+    ) -> Result<Option<AnswerStart>, PrefillMiss> {
         let done = Instant::now();
-        let Prefilled { handover, cached_tokens, first: token } = prefilled;
+        let PrefillResult { handover, cached_tokens, first: token } = prefilled;
         let token = token.filter(|_| self.is_wanted(progress, first));
         let token = token.map(|token| Delta { cached_tokens: Some(cached_tokens), ..token });
         let told = match (handover, token) {
@@ -211,17 +211,23 @@ impl Job<'_> {
     async fn prefilled(
         &self,
         progress: &ChoiceProgress,
-        peer: &AdmittedPeer,
+        peer: &AdmittedWorker,
         first: First,
         told: Option<&RawValue>,
-    ) -> Result<Prefilled, Why> {
+    ) -> Result<PrefillResult, PrefillMiss> {
         let prompt = self.prompt(progress, peer.peer(), self.is_wanted(progress, first));
-        let asked = self.rank.peers.prefill(peer, prompt, told, self.rank.prefill_timeout).await;
+        let asked =
+            self.rank.prefill_agents.prefill(peer, prompt, told, self.rank.prefill_timeout).await;
         asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
     }
 
     /// The request for a prefill worker.
-    fn prompt(&self, progress: &ChoiceProgress, peer: &Peer, wanted: bool) -> worker::Submit {
+    fn prompt(
+        &self,
+        progress: &ChoiceProgress,
+        peer: &PrefillWorker,
+        wanted: bool,
+    ) -> worker::Submit {
         let sampling = sampling(&self.request, progress.choice, 0);
         let sampling = match wanted {
             true => Sampling {
@@ -236,7 +242,7 @@ impl Job<'_> {
             Some(trace) => (trace.parent, trace.state.unwrap_or_default()),
             None => Default::default(),
         };
-        let prompt = agents::prompt(peer, &self.request, &self.extras, sampling);
+        let prompt = agents::prompt(peer, &self.request, &self.metadata, sampling);
         worker::Submit { traceparent, tracestate, ..prompt }
     }
 }
@@ -253,12 +259,12 @@ fn continues(sampling: &Sampling) -> bool {
 }
 
 /// The answer of a prefill that is already the whole answer, if decode does not see it.
-fn all_of_it(first: First, prefilled: Prefilled) -> Option<Delta> {
+fn all_of_it(first: First, prefilled: PrefillResult) -> Option<Delta> {
     let all = prefilled.first.filter(|_| first == First::PassedUnlessLast)?;
     let ended = matches!(all.finish, Some(Finish::Stop(_)));
     ended.then_some(Delta { cached_tokens: Some(prefilled.cached_tokens), ..all })
 }
 
-fn engine(fault: Fault) -> Why {
+fn engine(fault: Fault) -> PrefillMiss {
     (PrefilledBy::itself_engine_failed, fault.to_string())
 }

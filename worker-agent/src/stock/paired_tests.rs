@@ -56,9 +56,9 @@ async fn a_token_that_is_taken_comes_at_once_and_is_the_last_of_the_prompt() {
 async fn a_token_that_is_wanted_is_chosen_as_the_client_asked() {
     let ask = async |manner: Manner, change: fn(&mut worker::Sampling)| {
         let pair = pair(manner, vec![vec![last(5)]]);
-        pair.decode.submit(1, |submit, extras| {
+        pair.decode.submit(1, |submit, metadata| {
             change(submit.sampling.as_mut().unwrap());
-            extras.prefill = Some(pair.peer.clone());
+            metadata.prefill = Some(pair.peer.clone());
         });
         pair.decode.answers().await;
         (asks(&pair.prefill).remove(0), asks(&pair.decode).remove(0))
@@ -192,9 +192,9 @@ async fn an_answer_that_its_first_token_ends_is_prefills_where_decode_hears_noth
 #[tokio::test]
 async fn at_once_the_first_token_is_decodes_and_chosen_as_the_client_asked() {
     let pair = Pair::new(unless_last(), vec![vec![last(9)]], vec![vec![token(9), last(5)]]);
-    pair.decode.submit(1, |submit, extras| {
+    pair.decode.submit(1, |submit, metadata| {
         submit.sampling.as_mut().unwrap().presence_penalty = 1.0;
-        extras.prefill = Some(pair.peer.clone());
+        metadata.prefill = Some(pair.peer.clone());
     });
     assert_eq!(got(&pair).await, (vec![9, 5], length()));
     let there = asks(&pair.prefill).remove(0);
@@ -225,9 +225,9 @@ async fn where_either_half_fails_the_prompt_is_computed_here() {
 async fn engines_are_told_whether_logprobs_are_asked_for() {
     for logprobs in [None, Some(0)] {
         let pair = pair(PASSED, vec![vec![last(9)]]);
-        pair.decode.submit(7, |submit, extras| {
+        pair.decode.submit(7, |submit, metadata| {
             submit.sampling.as_mut().unwrap().logprobs = logprobs;
-            extras.prefill = Some(pair.peer.clone());
+            metadata.prefill = Some(pair.peer.clone());
         });
         pair.decode.in_flight.none().await;
         let logprobs = logprobs.is_some();

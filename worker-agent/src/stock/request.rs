@@ -4,11 +4,11 @@ use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
 use super::trace::Traced;
 use crate::metrics::{AgentMetrics, Outcome};
-use crate::prefill::agents::Peers;
-use crate::request_plane::metadata::Extras;
+use crate::prefill::agents::PrefillAgents;
+use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::Outbox;
 use crate::request_plane::translate;
-use crate::worker::{Prefill, Prefilled, Submission};
+use crate::worker::{PrefillOrder, PrefillResult, Submission};
 use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand};
@@ -39,8 +39,8 @@ pub(crate) struct Rank {
     pub(crate) rank: Option<u16>,
     /// Tally of the rank's work.
     pub(crate) tally: Arc<Tally>,
-    /// Peers that compute prompts for the rank.
-    pub(crate) peers: Arc<Peers>,
+    /// PrefillAgents that compute prompts for the rank.
+    pub(crate) prefill_agents: Arc<PrefillAgents>,
     /// Longest wait for them.
     pub(crate) prefill_timeout: Duration,
     /// Counters of the agent.
@@ -67,11 +67,11 @@ impl Rank {
     /// Dropping the future aborts the request in the engine, and nothing more is sent to the
     /// client.
     pub(crate) async fn run(&self, submission: Submission) {
-        let Submission { request, request_id, extras, outbox, ticket } = submission;
+        let Submission { request, request_id, metadata, outbox, ticket } = submission;
         let first_choice = request.first_choice;
-        let traced = Traced::begin("worker.generate", &request, &extras);
+        let traced = Traced::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
-        let job = Job { rank: self, request, request_id, extras, traced, outbox: &outbox, left };
+        let job = Job { rank: self, request, request_id, metadata, traced, outbox: &outbox, left };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
         match future::try_join_all(choices).await {
             // The last output of the last choice has ended it.
@@ -85,10 +85,10 @@ impl Rank {
     }
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
-    pub(crate) async fn prefill(&self, order: Prefill) {
-        let Prefill { request, extras, handover, mut answer, ticket } = order;
+    pub(crate) async fn prefill(&self, order: PrefillOrder) {
+        let PrefillOrder { request, metadata, handover, mut answer, ticket } = order;
         let done = tokio::select! {
-            done = self.prefilled(&request, &extras, handover) => done,
+            done = self.prefilled(&request, &metadata, handover) => done,
             () = answer.closed() => return self.metrics.ended(Outcome::cancelled),
         };
         self.metrics.ended(match &done {
@@ -98,7 +98,7 @@ impl Rank {
         let hands_over = done.as_ref().is_ok_and(|done| done.handover.is_some());
         // Nobody to tell: the engine has released the blocks, or will when their lease ends.
         if answer.send(done).is_ok() && hands_over {
-            drop((request, extras));
+            drop((request, metadata));
             tokio::time::sleep(FETCH).await;
         }
         drop(ticket);
@@ -107,16 +107,20 @@ impl Rank {
     async fn prefilled(
         &self,
         request: &Request,
-        extras: &Extras,
+        metadata: &RequestMetadata,
         handover: Option<Box<RawValue>>,
-    ) -> Result<Prefilled, Failure> {
+    ) -> Result<PrefillResult, Failure> {
         let mut entry = self.tally.enter(request.tokens.len());
-        let traced = Traced::begin("worker.prefill", request, extras);
-        let ask =
-            ask(self, RequestParts { request, extras, traced: &traced }, request.first_choice, &[]);
+        let traced = Traced::begin("worker.prefill", request, metadata);
+        let ask = ask(
+            self,
+            RequestParts { request, metadata, traced: &traced },
+            request.first_choice,
+            &[],
+        );
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), ..ask });
         let mut answer = asked.await.map_err(failure)?;
-        let mut prefilled = Prefilled { handover: None, cached_tokens: 0, first: None };
+        let mut prefilled = PrefillResult { handover: None, cached_tokens: 0, first: None };
         while let Some(mut delta) = answer.next().await.map_err(failure)? {
             entry.tokens(delta.tokens.len().max(usize::from(delta.finish.is_some())));
             prefilled.cached_tokens = delta.cached_tokens.unwrap_or(prefilled.cached_tokens);
@@ -134,7 +138,7 @@ pub(super) struct Job<'a> {
     pub(super) rank: &'a Rank,
     pub(super) request: Request,
     request_id: u64,
-    pub(super) extras: Extras,
+    pub(super) metadata: RequestMetadata,
     pub(super) traced: Traced,
     outbox: &'a Outbox,
     /// Choices that have not ended.
@@ -153,7 +157,7 @@ impl Job<'_> {
     /// Runs one choice to its end.
     async fn choice(&self, choice: u32) -> Result<(), Failure> {
         let mut progress = ChoiceProgress { choice, ..ChoiceProgress::default() };
-        let begun = match &self.extras.prefill {
+        let begun = match &self.metadata.prefill {
             None => self.begin(&progress, Hand::Whole).await.map_err(failure)?,
             Some(peer) => match self.with_prefill(&mut progress, peer).await? {
                 Some(begun) => begun,
@@ -193,8 +197,8 @@ impl Job<'_> {
 
     /// The request to the engine for the rest of a choice.
     pub(super) fn ask(&self, progress: &ChoiceProgress, hand: Hand) -> Ask {
-        let Self { request, extras, traced, .. } = self;
-        let parts = RequestParts { request, extras, traced };
+        let Self { request, metadata, traced, .. } = self;
+        let parts = RequestParts { request, metadata, traced };
         Ask { hand, ..ask(self.rank, parts, progress.choice, progress.taken.as_slice()) }
     }
 
@@ -297,7 +301,7 @@ pub(super) async fn first_of(
 /// The parts of a client's request that make up an engine's.
 struct RequestParts<'a> {
     request: &'a Request,
-    extras: &'a Extras,
+    metadata: &'a RequestMetadata,
     traced: &'a Traced,
 }
 
@@ -305,11 +309,11 @@ struct RequestParts<'a> {
 /// and so are those `taken` from a prefill.
 fn ask(
     rank: &Rank,
-    RequestParts { request, extras, traced }: RequestParts<'_>,
+    RequestParts { request, metadata, traced }: RequestParts<'_>,
     choice: u32,
     taken: &[u32],
 ) -> Ask {
-    let id: String = extras
+    let id: String = metadata
         .client_request_id
         .chars()
         .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
@@ -323,8 +327,8 @@ fn ask(
         },
         sampling: Arc::new(sampling(request, choice, taken.len())),
         cache_salt: request.cache_salt.clone(),
-        lora: extras.lora.clone(),
-        priority: extras.priority,
+        lora: metadata.lora.clone(),
+        priority: metadata.priority,
         rank: rank.rank,
         trace: traced.told(),
         hand: Hand::Whole,

@@ -6,7 +6,7 @@ use crate::config::Listen;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::listen::{self, Listener};
-use crate::request_plane::metadata::Peer;
+use crate::request_plane::metadata::PrefillWorker;
 use crate::request_plane::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use futures::FutureExt;
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 pub(super) struct Pair {
     pub(super) prefill: Bed,
     pub(super) decode: Bed,
-    pub(super) peer: Peer,
+    pub(super) peer: PrefillWorker,
     /// What a drain of the prefill worker's agent waits for.
     prefills: InFlight,
     _stop: Trigger,
@@ -82,12 +82,12 @@ impl Pair {
         let mut _server = JoinSet::new();
         _server
             .spawn(async move { router.serve_with_incoming(listener.incoming()).await.unwrap() });
-        let peer = Peer { endpoint, worker: WORKER, handover: raw("{}") };
+        let peer = PrefillWorker { endpoint, worker: WORKER, handover: raw("{}") };
         Self { prefill, decode, peer, prefills, _stop, _server }
     }
 
     pub(super) fn submit(&self) {
-        self.decode.submit(1, |_, extras| extras.prefill = Some(self.peer.clone()));
+        self.decode.submit(1, |_, metadata| metadata.prefill = Some(self.peer.clone()));
     }
 
     /// Runs a request to its end, and checks what the client got and how that came about.
@@ -311,9 +311,9 @@ async fn a_prefill_whose_life_ends_is_computed_here() {
 #[tokio::test]
 async fn several_choices_are_computed_in_one_place() {
     let pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)], vec![last(6)]]);
-    pair.decode.submit(1, |submit, extras| {
+    pair.decode.submit(1, |submit, metadata| {
         submit.choices = 2;
-        extras.prefill = Some(pair.peer.clone());
+        metadata.prefill = Some(pair.peer.clone());
     });
     assert_eq!(pair.decode.answers().await, [whole(1, &[5]), whole(1, &[6])]);
     assert_eq!(pair.prefill.engine.asks.borrow().len(), 0);

@@ -11,11 +11,11 @@ use crate::config::{AgentArgs, AgentSettings, Runs, StockSettings};
 use crate::events::Feeds;
 use crate::events::queue::Queue;
 use crate::metrics::AgentMetrics;
-use crate::prefill::agents::tests::peers;
+use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::tests::{listing as listing_of, record};
 use crate::prefill::registered::{Listing, RegisteredAgents};
 use crate::request_plane::in_flight::InFlight;
-use crate::request_plane::metadata::{Extras, Peer};
+use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use crate::request_plane::outbox::{Outbox, Route};
 use crate::request_plane::translate;
 use crate::worker::{COMMANDS_MAX, Command, Submission};
@@ -268,7 +268,7 @@ impl Bed {
             dialect: engine.clone(),
             rank: None,
             tally: tally.clone(),
-            peers: Arc::new(peers(registered)),
+            prefill_agents: Arc::new(prefill_agents(registered)),
             prefill_timeout: Duration::from_secs(1),
             metrics: metrics.clone(),
             stock,
@@ -317,16 +317,20 @@ impl Bed {
     }
 
     /// Sends a request; the life has room for all of its commands.
-    pub(super) fn submit(&self, id: u64, change: impl FnOnce(&mut worker::Submit, &mut Extras)) {
+    pub(super) fn submit(
+        &self,
+        id: u64,
+        change: impl FnOnce(&mut worker::Submit, &mut RequestMetadata),
+    ) {
         let mut submit = worker::Submit {
             token_ids: vec![1, 2, 3],
             sampling: Some(worker::Sampling { max_tokens: 5, ..worker::Sampling::default() }),
             ..worker::Submit::default()
         };
-        let mut extras = Extras::default();
-        change(&mut submit, &mut extras);
-        if let (Some(Peer { endpoint, handover, .. }), Some(listing)) =
-            (&extras.prefill, &self.listing)
+        let mut metadata = RequestMetadata::default();
+        change(&mut submit, &mut metadata);
+        if let (Some(PrefillWorker { endpoint, handover, .. }), Some(listing)) =
+            (&metadata.prefill, &self.listing)
         {
             let record = record("prefill", endpoint, handover.get());
             listing.send_replace(listing_of(record));
@@ -336,7 +340,7 @@ impl Bed {
         let submission = Submission {
             request: translate::request(submit, key).unwrap(),
             request_id: id,
-            extras,
+            metadata,
             outbox: self.outbox.clone(),
             ticket: self.in_flight.enter(),
         };

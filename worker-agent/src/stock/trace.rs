@@ -1,6 +1,6 @@
 //! Spans of requests on stock engines, and the trace context sent to engines.
 
-use crate::request_plane::metadata::Extras;
+use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::trace;
 use stator_dialect::Trace;
 use stator_engine::Request;
@@ -17,12 +17,12 @@ pub(super) struct Traced {
 impl Traced {
     /// Begins the span, a child of the one that came with the request. Costs next to nothing where
     /// traces are off.
-    pub(super) fn begin(name: &'static str, request: &Request, extras: &Extras) -> Self {
-        let Extras { traceparent, tracestate, .. } = extras;
+    pub(super) fn begin(name: &'static str, request: &Request, metadata: &RequestMetadata) -> Self {
+        let RequestMetadata { traceparent, tracestate, .. } = metadata;
         let state = Some(tracestate).filter(|state| !state.is_empty());
         let parent = parent_from(traceparent, state.map(String::as_str));
         let given = parent.map(|_| Trace { parent: traceparent.clone(), state: state.cloned() });
-        Self { stages: trace::request(name, request, extras), given }
+        Self { stages: trace::request(name, request, metadata), given }
     }
 
     /// The trace context for an engine: the span here where traces are kept, else what came.
@@ -43,10 +43,10 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn check(traceparent: &str, tracestate: &str) -> Option<Trace> {
-        let extras = Extras {
+        let metadata = RequestMetadata {
             traceparent: traceparent.into(),
             tracestate: tracestate.into(),
-            ..Extras::default()
+            ..RequestMetadata::default()
         };
         let request = Request {
             key: RequestKey(1),
@@ -58,7 +58,7 @@ mod tests {
             cache_salt: None,
             named: None,
         };
-        Traced::begin("worker.generate", &request, &extras).told()
+        Traced::begin("worker.generate", &request, &metadata).told()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Commands to a driver.
 
 use crate::request_plane::in_flight::Ticket;
-use crate::request_plane::metadata::Extras;
+use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::Outbox;
 use serde_json::value::RawValue;
 use stator_dialect::{Delta, Fault, Operation};
@@ -25,27 +25,27 @@ pub(crate) enum Command {
     /// Say which blocks there are.
     Snapshot(oneshot::Sender<Snapshot>),
     /// Compute a prompt for another engine.
-    Prefill(Prefill),
+    Prefill(PrefillOrder),
     /// Hand out, once, what is kept of a prompt.
-    Take(Take),
+    Take(PromptTake),
     /// Say what the KV of it is.
-    Export(Export),
+    Export(BlockExport),
     /// Do something to the engine as a whole.
-    Operate(Order),
+    Operate(OperationOrder),
 }
 
 /// A prompt that another engine goes on from.
 #[derive(Debug)]
-pub(crate) struct Take {
+pub(crate) struct PromptTake {
     /// Handle of the kept prompt.
     pub(crate) handle: u64,
     /// Nothing where no prompt is kept under the handle.
-    pub(crate) answer: oneshot::Sender<Option<TakenPrompt>>,
+    pub(crate) answer: oneshot::Sender<Option<ExportedPrompt>>,
 }
 
-/// A prompt that is handed out.
+/// A prompt whose blocks are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TakenPrompt {
+pub(crate) struct ExportedPrompt {
     /// Its name; [`Command::Cancel`] ends it.
     pub(crate) key: RequestKey,
     /// The form of the prompt's KV.
@@ -54,7 +54,7 @@ pub(crate) struct TakenPrompt {
 
 /// Blocks of a prompt that was taken.
 #[derive(Debug)]
-pub(crate) struct Export {
+pub(crate) struct BlockExport {
     /// Its name.
     pub(crate) key: RequestKey,
     /// The blocks, counted from its start.
@@ -65,22 +65,22 @@ pub(crate) struct Export {
 
 /// A prompt to compute for another engine. Dropping the receiver of `answer` cancels it.
 #[derive(Debug)]
-pub(crate) struct Prefill {
+pub(crate) struct PrefillOrder {
     /// The prompt.
     pub(crate) request: Request,
     /// Parts of the request for stock engines only.
-    pub(crate) extras: Extras,
+    pub(crate) metadata: RequestMetadata,
     /// The connector's parameters for both engines, if they work at once.
     pub(crate) handover: Option<Box<RawValue>>,
     /// Channel for the answer.
-    pub(crate) answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
+    pub(crate) answer: oneshot::Sender<Result<PrefillResult, (ErrorKind, String)>>,
     /// Counts it among what runs until it ends.
     pub(crate) ticket: Ticket,
 }
 
 /// A prompt that was computed for another engine.
 #[derive(Debug)]
-pub(crate) struct Prefilled {
+pub(crate) struct PrefillResult {
     /// The connector's parameters for decode, if the engines work in turn.
     pub(crate) handover: Option<Box<RawValue>>,
     /// Prompt tokens whose KV was already there.
@@ -98,7 +98,7 @@ pub(crate) struct Submission {
     /// Its name on the client's stream.
     pub(crate) request_id: u64,
     /// Parts of the request for stock engines only.
-    pub(crate) extras: Extras,
+    pub(crate) metadata: RequestMetadata,
     /// The client's stream.
     pub(crate) outbox: Arc<Outbox>,
     /// Counts it among what runs until it ends.
@@ -107,7 +107,7 @@ pub(crate) struct Submission {
 
 /// An operation, and who waits for it.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct OperationOrder {
     /// The operation.
     pub(crate) operation: Operation,
     /// Channel for the result.

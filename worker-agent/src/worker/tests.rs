@@ -2,11 +2,12 @@ use super::*;
 use crate::config::KvTrust;
 use crate::events::queue::{Message, Queue};
 use crate::metrics::PairMetrics;
-use crate::prefill::agents::tests::peers;
+use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::RegisteredAgents;
 use crate::request_plane::in_flight::InFlight;
-use crate::request_plane::metadata::Extras;
+use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::Route;
+use stator_engine::Refusal;
 use stator_engine::transfer::{BlockKv, KvForm};
 use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use stator_protos::hash::SequenceHash;
@@ -142,7 +143,7 @@ impl SharedKv for Fake {
 fn pairing() -> Pairing {
     Pairing {
         hands_over: true,
-        peers: Arc::new(peers(RegisteredAgents::default())),
+        prefill_agents: Arc::new(prefill_agents(RegisteredAgents::default())),
         trust: KvTrust::default(),
         timeout: Duration::from_secs(1),
         metrics: PairMetrics::default(),
@@ -189,14 +190,14 @@ impl Harness {
     }
 
     async fn submit(&self, id: u64, first_token: u32, choices: u32, max_tokens: u32) {
-        self.submit_with(id, (first_token, choices, max_tokens), Extras::default()).await;
+        self.submit_with(id, (first_token, choices, max_tokens), RequestMetadata::default()).await;
     }
 
     pub(super) async fn submit_with(
         &self,
         id: u64,
         (first_token, choices, max_tokens): (u32, u32, u32),
-        extras: Extras,
+        metadata: RequestMetadata,
     ) {
         let submit = worker::Submit {
             token_ids: vec![first_token],
@@ -209,7 +210,7 @@ impl Harness {
         let submission = Submission {
             request,
             request_id: id,
-            extras,
+            metadata,
             outbox: self.outbox.clone(),
             ticket: self.in_flight.enter(),
         };
@@ -241,7 +242,7 @@ impl Harness {
 
     pub(super) async fn operate(&self, operation: Operation) -> Result<(), Fault> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Operate(Order { operation, answer })).await.unwrap();
+        self.commands.send(Command::Operate(OperationOrder { operation, answer })).await.unwrap();
         answered.await.unwrap()
     }
 

@@ -1,7 +1,7 @@
 use super::super::testkit::*;
 use super::*;
 use crate::events::queue::Message;
-use crate::worker::Order;
+use crate::worker::OperationOrder;
 use crate::worker::Snapshot;
 use stator_dialect::Operation;
 use stator_protos::topic::Topic;
@@ -158,9 +158,9 @@ async fn a_choice_that_fails_ends_the_request_and_aborts_the_other_choices() {
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_attempt_generated_is_prompt_now_and_counts_all_the_same() {
     let bed = Bed::up([]);
-    bed.submit(1, |submit, extras| {
+    bed.submit(1, |submit, metadata| {
         submit.resumed_tokens = 2;
-        extras.client_request_id = "a/b c-".repeat(20);
+        metadata.client_request_id = "a/b c-".repeat(20);
     });
     bed.answers().await;
     let asks = bed.engine.asks.borrow();
@@ -175,7 +175,7 @@ async fn without_a_life_there_is_no_snapshot_and_a_rank_is_not_operated_on() {
     bed.commands.send(Command::Snapshot(answer)).await.unwrap();
     assert!(answered.await.is_err());
     let (answer, answered) = oneshot::channel();
-    let order = Order { operation: Operation::ResetCache, answer };
+    let order = OperationOrder { operation: Operation::ResetCache, answer };
     bed.commands.send(Command::Operate(order)).await.unwrap();
     assert!(matches!(answered.await, Ok(Err(Fault::Unsupported(_)))));
     bed.begin(5);

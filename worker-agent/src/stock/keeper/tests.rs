@@ -3,7 +3,7 @@ use super::super::metrics::StockMetrics;
 use super::super::place::EnginePlace;
 use super::super::testkit::*;
 use super::*;
-use crate::availability::Door;
+use crate::availability::Availability;
 use crate::events::Feeds;
 use crate::events::queue::Queue;
 use crate::metrics::AgentMetrics;
@@ -21,7 +21,7 @@ struct Bed {
     engine: Arc<Scripted>,
     record: Arc<watch::Sender<AgentRecord>>,
     readiness: Readiness,
-    door: Door,
+    availability: Availability,
     life: watch::Receiver<Life>,
     registry: Registry,
 }
@@ -58,19 +58,19 @@ impl Bed {
         let (scripted, metrics) = (Scripted::new([]), AgentMetrics::default());
         scripted.description.lock().events = events;
         let (record, readiness) = (Arc::new(watch::Sender::new(record())), Readiness::default());
-        let door = Door::new(record.clone(), readiness.clone());
+        let availability = Availability::new(record.clone(), readiness.clone());
         let reports = Reports {
             feeds: Arc::new(Feeds::new(1 << 20, Arc::new(Queue::default()), metrics.clone())),
             load_interval: Duration::from_millis(50),
             metrics,
             record: record.clone(),
-            door: door.clone(),
+            availability: availability.clone(),
         };
         let (stock, mut registry) = (StockMetrics::default(), Registry::default());
         stock.register(&mut registry);
         let (news, host) = Host::scripted();
         let description = scripted.description.lock().clone();
-        let engine = Engine {
+        let engine = StockEngine {
             settings: stock_settings(&[
                 "--engine=vllm",
                 "--model=/m",
@@ -93,7 +93,16 @@ impl Bed {
             life,
         };
         let keeper = Keeper::start(engine, vec![rank], reports);
-        Self { keeper, news, engine: scripted, record, readiness, door, life: lives, registry }
+        Self {
+            keeper,
+            news,
+            engine: scripted,
+            record,
+            readiness,
+            availability,
+            life: lives,
+            registry,
+        }
     }
 
     async fn up(&self) {
@@ -124,7 +133,7 @@ impl Bed {
 
     async fn order(&self, operation: Operation) -> oneshot::Receiver<Result<(), Fault>> {
         let (answer, answered) = oneshot::channel();
-        self.keeper.orders().send(Order { operation, answer }).await.unwrap();
+        self.keeper.orders().send(OperationOrder { operation, answer }).await.unwrap();
         answered
     }
 }
@@ -205,7 +214,7 @@ async fn what_was_done_to_an_earlier_life_is_nothing_to_the_next() {
 async fn an_agent_that_drains_is_not_made_to_accept() {
     let mut bed = Bed::start();
     bed.lives(true).await;
-    bed.door.drain();
+    bed.availability.drain();
     assert_eq!(bed.order(Operation::Resume).await.await, Ok(Ok(())));
     assert!(!bed.record.borrow().accepting && !bed.readiness.get());
     bed.down().await;

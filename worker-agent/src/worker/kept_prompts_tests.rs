@@ -1,6 +1,6 @@
 use super::tests::Harness;
 use super::*;
-use crate::request_plane::metadata::Extras;
+use crate::request_plane::metadata::RequestMetadata;
 use serde_json::value::to_raw_value;
 use stator_dialect::Operation;
 use stator_engine::transfer::BlockKv;
@@ -8,7 +8,7 @@ use stator_protos::name::BlockName;
 use std::ops::Range;
 use tokio::sync::oneshot;
 
-type Answer = oneshot::Receiver<Result<Prefilled, (ErrorKind, String)>>;
+type Answer = oneshot::Receiver<Result<PrefillResult, (ErrorKind, String)>>;
 
 impl Harness {
     /// Asks for a prompt, to be kept under a handle.
@@ -19,10 +19,10 @@ impl Harness {
             ..worker::Submit::default()
         };
         let (answer, answered) = oneshot::channel();
-        let order = Prefill {
+        let order = PrefillOrder {
             request: translate::request(submit, RequestKey(id)).unwrap(),
-            extras: Extras::default(),
-            handover: Some(to_raw_value(&handing::Order { handle }).unwrap()),
+            metadata: RequestMetadata::default(),
+            handover: Some(to_raw_value(&crate::kv::offer::KeepOrder { handle }).unwrap()),
             answer,
             ticket: self.in_flight.enter(),
         };
@@ -32,18 +32,18 @@ impl Harness {
 
     async fn takes(&self, handle: u64) -> Option<RequestKey> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Take(Take { handle, answer })).await.unwrap();
+        self.commands.send(Command::Take(PromptTake { handle, answer })).await.unwrap();
         answered.await.unwrap().map(|taken| taken.key)
     }
 
     async fn exports(&self, key: RequestKey, blocks: Range<usize>) -> Vec<BlockKv> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Export(Export { key, blocks, answer })).await.unwrap();
+        self.commands.send(Command::Export(BlockExport { key, blocks, answer })).await.unwrap();
         answered.await.unwrap()
     }
 }
 
-fn refusal(answer: Result<Prefilled, (ErrorKind, String)>) -> (ErrorKind, String) {
+fn refusal(answer: Result<PrefillResult, (ErrorKind, String)>) -> (ErrorKind, String) {
     answer.expect_err("a refusal")
 }
 
@@ -101,5 +101,5 @@ async fn a_prompt_that_cannot_be_kept_is_refused() {
     assert_eq!((kind, &*why), (ErrorKind::Invalid, "handover_json: the handle is in use"));
     harness.operate(Operation::Pause).await.unwrap();
     let (kind, why) = refusal(harness.prompt(3, 71).await.await.unwrap());
-    assert_eq!((kind, &*why), (ErrorKind::Overloaded, RESTS));
+    assert_eq!((kind, &*why), (ErrorKind::Overloaded, translate::RESTING));
 }

@@ -1,17 +1,16 @@
 //! The decode side of a pair: another agent's engine computes the prompt, and its KV is fetched from
 //! there. Whatever goes wrong on the way, the engine here computes what is missing itself.
 
-use super::Driver;
-use super::handing::Order;
+use super::offer::{KeepOrder, KvOffer};
 use crate::config::KvTrust;
 use crate::metrics::{PairMetrics, PrefilledBy};
-use crate::prefill::agents::{self, AdmittedPeer, Peers, Why};
-use crate::request_plane::metadata::{Extras, Peer};
+use crate::prefill::agents::{self, AdmittedWorker, PrefillAgents, PrefillMiss};
+use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
+use crate::worker::guarded::GuardedEngine;
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use stator_engine::transfer::{Assembly, BlockKv, KvForm, Seal};
-use stator_engine::{Output, Request, RequestKey};
+use stator_engine::{Output, Request, RequestKey, Reusable};
 use stator_protos::name::BlockName;
 use stator_protos::worker::{self, Submit};
 use std::ops::Range;
@@ -33,8 +32,8 @@ const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Pairing {
     /// Whether the engine computes prompts for others.
     pub(crate) hands_over: bool,
-    /// Peers that compute prompts for the engine.
-    pub(crate) peers: Arc<Peers>,
+    /// PrefillAgents that compute prompts for the engine.
+    pub(crate) prefill_agents: Arc<PrefillAgents>,
     /// The agents whose KV is believed.
     pub(crate) trust: KvTrust,
     /// Longest wait for a prompt and its KV.
@@ -43,36 +42,29 @@ pub(crate) struct Pairing {
     pub(crate) metrics: PairMetrics,
 }
 
-/// Record of an agent that prefills: its `handover`.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Handover {
-    /// [`KvForm::fingerprint`] of its engines.
-    pub(crate) kv: u64,
-}
-
 /// Outcome of a prompt at a peer.
-pub(super) type Arrival = Result<Arrived, Why>;
+pub(crate) type FetchResult = Result<FetchedKv, PrefillMiss>;
 
 /// Requests whose prompts are computed elsewhere or on their way.
-pub(super) struct Transfers {
+pub(crate) struct PromptFetches {
     pairing: Pairing,
     fetching: Arc<Semaphore>,
-    tasks: JoinSet<(RequestKey, Arrival)>,
+    tasks: JoinSet<(RequestKey, FetchResult)>,
     /// One that has ended, and was not looked at.
-    ended: Option<(RequestKey, Arrival)>,
-    waiting: FxHashMap<RequestKey, Waiting>,
+    ended: Option<(RequestKey, FetchResult)>,
+    waiting: FxHashMap<RequestKey, WaitingRequest>,
     /// Whether a log says already that KV of other machines is not believed.
     is_distrust_told: bool,
 }
 
-struct Waiting {
+struct WaitingRequest {
     request: Request,
     blocks: Range<usize>,
     task: AbortHandle,
 }
 
 /// KV of a prompt.
-pub(super) struct Arrived {
+pub(crate) struct FetchedKv {
     blocks: Vec<BlockKv>,
     /// Prompt tokens whose KV the prefill worker had already.
     cached_tokens: u32,
@@ -83,7 +75,7 @@ pub(super) struct Arrived {
 
 /// Outcome of a prompt, for the next output of its request.
 #[derive(Debug, Default)]
-pub(super) struct PromptOutcome {
+pub(crate) struct PromptOutcome {
     failed: bool,
     /// Start of the KV transfer.
     since: Option<Instant>,
@@ -94,7 +86,7 @@ pub(super) struct PromptOutcome {
 impl PromptOutcome {
     /// Corrects the cached tokens: fetched blocks count as cached only if the prefill worker had
     /// them cached.
-    pub(super) fn correct(&self, output: &mut Output) {
+    pub(crate) fn correct(&self, output: &mut Output) {
         let Some(cached) = self.cached_tokens else { return };
         output.cached_tokens = output.cached_tokens.map(|_| cached);
         if let Some(finish) = &mut output.finish {
@@ -103,7 +95,7 @@ impl PromptOutcome {
     }
 
     /// Adds the outcome to one output.
-    pub(super) fn tell(&mut self, output: worker::Output) -> worker::Output {
+    pub(crate) fn tell(&mut self, output: worker::Output) -> worker::Output {
         let us = |since: Instant| u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
         let transfer_us = self.since.take().map_or(0, |since| us(since).max(1));
         let prefill_failed = std::mem::take(&mut self.failed);
@@ -111,8 +103,8 @@ impl PromptOutcome {
     }
 }
 
-impl Transfers {
-    pub(super) fn new(pairing: Pairing) -> Self {
+impl PromptFetches {
+    pub(crate) fn new(pairing: Pairing) -> Self {
         Self {
             pairing,
             fetching: Arc::new(Semaphore::new(FETCHING_MIB as usize)),
@@ -124,7 +116,7 @@ impl Transfers {
     }
 
     /// Requests that wait for their prompts.
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.waiting.len() as u32
     }
 
@@ -133,7 +125,7 @@ impl Transfers {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(super) async fn news(&mut self) {
+    pub(crate) async fn news(&mut self) {
         while self.ended.is_none() {
             match self.tasks.join_next().await {
                 Some(ended) => self.ended = self.look(ended),
@@ -152,7 +144,7 @@ impl Transfers {
     }
 
     /// The next one that has ended.
-    pub(super) fn next(&mut self) -> Option<(RequestKey, Arrival)> {
+    pub(crate) fn next(&mut self) -> Option<(RequestKey, FetchResult)> {
         if let Some(ended) = self.ended.take() {
             return Some(ended);
         }
@@ -165,7 +157,7 @@ impl Transfers {
     }
 
     /// A request that is cancelled needs no prompt.
-    pub(super) fn cancel(&mut self, key: RequestKey) {
+    pub(crate) fn cancel(&mut self, key: RequestKey) {
         if let Some(waiting) = self.waiting.remove(&key) {
             waiting.task.abort();
         }
@@ -174,8 +166,8 @@ impl Transfers {
     /// One that was aborted is nobody's any more.
     fn look(
         &self,
-        ended: Result<(RequestKey, Arrival), JoinError>,
-    ) -> Option<(RequestKey, Arrival)> {
+        ended: Result<(RequestKey, FetchResult), JoinError>,
+    ) -> Option<(RequestKey, FetchResult)> {
         match ended {
             Ok(ended) => Some(ended),
             Err(error) => {
@@ -186,99 +178,109 @@ impl Transfers {
             }
         }
     }
-}
 
-impl Driver {
-    /// Has a prompt computed by a peer, if its KV can be of use here; otherwise computes it.
-    pub(super) fn have_prefilled(&mut self, mut request: Request, extras: &Extras, peer: Peer) {
-        let known = self.guarded(|engine| {
+    /// Has a prompt computed by a prefill worker, if its KV can be of use here; otherwise gives the
+    /// request back, to be computed here.
+    pub(crate) fn begin(
+        &mut self,
+        engine: &mut GuardedEngine,
+        mut request: Request,
+        metadata: &RequestMetadata,
+        peer: PrefillWorker,
+    ) -> Option<Request> {
+        let known = engine.call(|engine| {
             let kv = engine.kv();
             (kv.form(), kv.reusable(&mut request))
         });
-        let Some((form, reusable)) = known else { return self.run_request(request) };
-        let offer = serde_json::from_str::<Handover>(peer.handover.get()).ok();
-        let unlike = offer != Some(Handover { kv: form.fingerprint });
-        let full = self.transfers.waiting.len() >= TRANSFERS_MAX;
-        let stranger = !self.transfers.pairing.trust.covers(&peer.endpoint);
-        // Cheapest reason first: nothing is asked of a peer whose KV could not be used here.
-        let why = match reusable.held == reusable.names.len() {
-            true => Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move")),
-            false if unlike => {
-                Some((PrefilledBy::itself_unlike, "the KV there is of another form"))
-            }
-            false if stranger => {
-                self.transfers.tell_distrust(&peer.endpoint);
-                Some((PrefilledBy::itself_untrusted, "nothing vouches for KV of other machines"))
-            }
-            false if full => {
-                Some((PrefilledBy::itself_prefill_failed, "too many are on their way"))
-            }
-            false => None,
-        };
-        if let Some((by, why)) = why {
+        let Some((form, reusable)) = known else { return Some(request) };
+        if let Some((by, why)) = self.reason_to_stay(form, &reusable, &peer) {
             tracing::debug!(prefill = %peer.worker, why, "the prompt is computed here");
-            self.transfers.pairing.metrics.prefills.count(by);
-            return self.run_request(request);
+            self.pairing.metrics.prefills.count(by);
+            return Some(request);
         }
         let (key, blocks) = (request.key, reusable.held..reusable.names.len());
-        let job = Job {
-            peers: self.transfers.pairing.peers.clone(),
-            prompt: agents::prompt(&peer, &request, extras, agents::any_token()),
+        let fetch = PromptFetch {
+            prefill_agents: self.pairing.prefill_agents.clone(),
+            prompt: agents::prompt(&peer, &request, metadata, agents::any_token()),
             peer,
             form,
             blocks: blocks.clone(),
             names: reusable.names[blocks.clone()].to_vec(),
-            fetching: self.transfers.fetching.clone(),
-            trust: self.transfers.pairing.trust.clone(),
-            metrics: self.transfers.pairing.metrics.clone(),
+            fetching: self.fetching.clone(),
+            trust: self.pairing.trust.clone(),
+            metrics: self.pairing.metrics.clone(),
         };
-        self.enter(key, "transfer");
-        let timeout = self.transfers.pairing.timeout;
-        let task = self.transfers.tasks.spawn(async move { (key, job.within(timeout).await) });
-        self.transfers.waiting.insert(key, Waiting { request, blocks, task });
+        let timeout = self.pairing.timeout;
+        let task = self.tasks.spawn(async move { (key, fetch.within(timeout).await) });
+        self.waiting.insert(key, WaitingRequest { request, blocks, task });
+        None
     }
 
-    /// Goes on with what came of a prompt.
-    pub(super) fn arrived(&mut self, key: RequestKey, arrival: Arrival) {
-        let Some(Waiting { request, blocks, .. }) = self.transfers.waiting.remove(&key) else {
-            return;
-        };
-        let mut told = PromptOutcome::default();
-        let (taken, missing) = match arrival {
-            Ok(Arrived { blocks: came, cached_tokens, computed, _room }) => {
+    /// The reason for which a prompt is computed here, if there is one. Cheapest reason first:
+    /// nothing is asked of a prefill worker whose KV could not be used here.
+    fn reason_to_stay(
+        &mut self,
+        form: KvForm,
+        reusable: &Reusable,
+        peer: &PrefillWorker,
+    ) -> Option<(PrefilledBy, &'static str)> {
+        if reusable.held == reusable.names.len() {
+            return Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move"));
+        }
+        let offer = serde_json::from_str::<KvOffer>(peer.handover.get()).ok();
+        if offer != Some(KvOffer { kv: form.fingerprint }) {
+            return Some((PrefilledBy::itself_unlike, "the KV there is of another form"));
+        }
+        if !self.pairing.trust.covers(&peer.endpoint) {
+            self.tell_distrust(&peer.endpoint);
+            let why = "nothing vouches for KV of other machines";
+            return Some((PrefilledBy::itself_untrusted, why));
+        }
+        let full = self.waiting.len() >= TRANSFERS_MAX;
+        full.then_some((PrefilledBy::itself_prefill_failed, "too many are on their way"))
+    }
+
+    /// Imports what came of a prompt, and returns its request, which runs in any case: the engine
+    /// computes the blocks that are missing. `None` where the request was cancelled.
+    pub(crate) fn finish(
+        &mut self,
+        engine: &mut GuardedEngine,
+        key: RequestKey,
+        result: FetchResult,
+    ) -> Option<(Request, PromptOutcome)> {
+        let WaitingRequest { request, blocks, .. } = self.waiting.remove(&key)?;
+        let mut outcome = PromptOutcome::default();
+        let (imported, missing) = match result {
+            Ok(FetchedKv { blocks: came, cached_tokens, computed, _room }) => {
                 let import =
-                    self.guarded(|engine| engine.kv().import(&request, blocks.start, &came));
-                let taken = import.unwrap_or(0);
-                (told.since, told.cached_tokens) = (Some(computed), Some(cached_tokens));
-                let why = || format!("{taken} of {} blocks are usable", blocks.len());
+                    engine.call(|engine| engine.kv().import(&request, blocks.start, &came));
+                let imported = import.unwrap_or(0);
+                (outcome.since, outcome.cached_tokens) = (Some(computed), Some(cached_tokens));
+                let why = || format!("{imported} of {} blocks are usable", blocks.len());
                 let missing =
-                    (taken < blocks.len()).then(|| (PrefilledBy::itself_prefill_failed, why()));
-                (taken, missing)
+                    (imported < blocks.len()).then(|| (PrefilledBy::itself_prefill_failed, why()));
+                (imported, missing)
             }
             Err(why) => (0, Some(why)),
         };
-        // The request runs in any case: the engine computes the blocks that are missing.
-        let metrics = &self.transfers.pairing.metrics;
-        metrics.blocks_fetched.inc_by(taken as u64);
-        metrics.blocks_missed.inc_by((blocks.len() - taken) as u64);
+        let metrics = &self.pairing.metrics;
+        metrics.blocks_fetched.inc_by(imported as u64);
+        metrics.blocks_missed.inc_by((blocks.len() - imported) as u64);
         if let Some((by, why)) = missing {
             tracing::warn!(why, "the prompt did not come");
             metrics.prefills.count(by);
-            told = PromptOutcome { failed: true, ..PromptOutcome::default() };
+            outcome = PromptOutcome { failed: true, ..PromptOutcome::default() };
         } else {
             metrics.prefills.count(PrefilledBy::prefill_worker);
         }
-        if let Some(live) = self.live.get_mut(&key) {
-            live.prefilled = told;
-        }
-        self.run_request(request);
+        Some((request, outcome))
     }
 }
 
 /// A prompt that a peer computes, and the blocks of it that are missing here.
-struct Job {
-    peers: Arc<Peers>,
-    peer: Peer,
+struct PromptFetch {
+    prefill_agents: Arc<PrefillAgents>,
+    peer: PrefillWorker,
     prompt: Submit,
     form: KvForm,
     blocks: Range<usize>,
@@ -288,8 +290,8 @@ struct Job {
     metrics: PairMetrics,
 }
 
-impl Job {
-    async fn within(self, limit: Duration) -> Arrival {
+impl PromptFetch {
+    async fn within(self, limit: Duration) -> FetchResult {
         let come = tokio::time::timeout(limit, self.bring(limit)).await;
         match come {
             Ok(come) => come,
@@ -300,14 +302,15 @@ impl Job {
         }
     }
 
-    async fn bring(self, limit: Duration) -> Arrival {
+    async fn bring(self, limit: Duration) -> FetchResult {
         let failed = |why: String| (PrefilledBy::itself_prefill_failed, why);
-        let peer = self.peers.admit(&self.peer).await?;
-        let mut kept = PeerPrompt { peers: self.peers.clone(), at: None };
+        let peer = self.prefill_agents.admit(&self.peer).await?;
+        let mut kept = RemotePrompt { prefill_agents: self.prefill_agents.clone(), at: None };
         let handle = rand::random();
-        let told = to_raw_value(&Order { handle }).map_err(|error| failed(error.to_string()))?;
+        let told =
+            to_raw_value(&KeepOrder { handle }).map_err(|error| failed(error.to_string()))?;
         kept.at = Some((peer.clone(), handle));
-        let asked = self.peers.prefill(&peer, self.prompt, Some(&told), limit);
+        let asked = self.prefill_agents.prefill(&peer, self.prompt, Some(&told), limit);
         let prefilled = asked.await.map_err(failed)?;
         if prefilled.handover.is_none() {
             return Err(failed("the prefill worker had no room to keep the prompt".into()));
@@ -317,7 +320,7 @@ impl Job {
         let permits = u32::try_from(mib).unwrap_or(u32::MAX).min(FETCHING_MIB);
         let room = self.fetching.clone().acquire_many_owned(permits).await;
         let room = room.map_err(|error| failed(error.to_string()))?;
-        let fetched = self.peers.fetch(&peer, handle, self.blocks.clone()).await;
+        let fetched = self.prefill_agents.fetch(&peer, handle, self.blocks.clone()).await;
         let mut chunks = fetched.map_err(failed)?;
         // It is given up with the stream now.
         kept.at = None;
@@ -337,33 +340,33 @@ impl Job {
             if let Some(torn) = torn {
                 tracing::warn!(%torn, "the KV of a prompt is not what was asked for");
                 self.metrics.blocks_forged.inc();
-                self.peers.shun(&peer);
+                self.prefill_agents.shun(&peer);
                 break;
             }
         }
         let (blocks, cached_tokens) = (assembly.blocks(), prefilled.cached_tokens);
-        Ok(Arrived { blocks, cached_tokens, computed, _room: room })
+        Ok(FetchedKv { blocks, cached_tokens, computed, _room: room })
     }
 }
 
 /// A prompt that a peer may keep. Dropping it has the peer give it up: what it computed for a
 /// client that has gone would else be kept until its lease ends.
-struct PeerPrompt {
-    peers: Arc<Peers>,
-    at: Option<(AdmittedPeer, u64)>,
+struct RemotePrompt {
+    prefill_agents: Arc<PrefillAgents>,
+    at: Option<(AdmittedWorker, u64)>,
 }
 
-impl Drop for PeerPrompt {
+impl Drop for RemotePrompt {
     fn drop(&mut self) {
         let (Some((peer, handle)), Ok(runtime)) =
             (self.at.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
-        let peers = self.peers.clone();
+        let prefill_agents = self.prefill_agents.clone();
         runtime.spawn(async move {
             // One that is not there any more keeps nothing.
-            let given_up = peers.fetch(&peer, handle, 0..0);
+            let given_up = prefill_agents.fetch(&peer, handle, 0..0);
             let _ = tokio::time::timeout(GIVE_UP_TIMEOUT, given_up).await;
         });
     }

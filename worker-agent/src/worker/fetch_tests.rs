@@ -2,10 +2,10 @@ use super::tests::{Harness, PAIRED};
 use super::*;
 use crate::config::KvTrust;
 use crate::metrics::PairMetrics;
-use crate::prefill::agents::tests::peers;
+use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::tests::{listing as listing_of, record};
 use crate::prefill::registered::{Listing, RegisteredAgents};
-use crate::request_plane::metadata::{Extras, Peer};
+use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use futures::FutureExt;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;
@@ -154,7 +154,7 @@ impl transfers_server::Transfers for Scripted {
 /// A driver, and an agent that computes prompts for it.
 struct Pair {
     harness: Harness,
-    peer: Peer,
+    peer: PrefillWorker,
     prefills: mpsc::Receiver<PrefillRequest>,
     fetches: mpsc::Receiver<FetchRequest>,
     registry: Registry,
@@ -190,7 +190,7 @@ impl Pair {
         let (listing, registered) = RegisteredAgents::listed();
         let pairing = Pairing {
             hands_over: false,
-            peers: Arc::new(peers(registered)),
+            prefill_agents: Arc::new(prefill_agents(registered)),
             trust: KvTrust { transfer_key: fleet_key(), ..KvTrust::default() },
             timeout: DEADLINE,
             metrics,
@@ -200,14 +200,15 @@ impl Pair {
         listing.send_replace(listing_of(listed));
         let handover = RawValue::from_string(HANDOVER.into()).unwrap();
         let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
-        let peer = Peer { endpoint, worker, handover };
+        let peer = PrefillWorker { endpoint, worker, handover };
         Self { harness, peer, prefills, fetches, registry, listing, _server: server }
     }
 
     /// Sends a request whose prompt the other is to compute.
     async fn submit(&self, id: u64) {
-        let extras = Extras { prefill: Some(self.peer.clone()), ..Extras::default() };
-        self.harness.submit_with(id, (PAIRED, 1, 2), extras).await;
+        let metadata =
+            RequestMetadata { prefill: Some(self.peer.clone()), ..RequestMetadata::default() };
+        self.harness.submit_with(id, (PAIRED, 1, 2), metadata).await;
     }
 
     /// The first output of a request.

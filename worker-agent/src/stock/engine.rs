@@ -1,0 +1,21 @@
+//! A stock engine that serves, and what its agent holds of it.
+
+use super::host::Host;
+use super::metrics::StockMetrics;
+use super::place::EnginePlace;
+use super::probe::Probe;
+use crate::config::StockSettings;
+use stator_dialect::Description;
+use std::sync::Arc;
+
+/// A stock engine that serves.
+pub(crate) struct StockEngine {
+    pub(super) settings: StockSettings,
+    pub(super) probe: Arc<Probe>,
+    pub(super) host: Host,
+    pub(super) place: Arc<EnginePlace>,
+    pub(super) description: Description,
+    pub(super) block_size: u32,
+    pub(super) total_blocks: u32,
+    pub(super) metrics: StockMetrics,
+}
