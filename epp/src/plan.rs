@@ -8,7 +8,7 @@ use stator_epp_plugins::settings::{
 };
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
-use stator_signals::fetch::TlsOptions;
+use stator_http::TlsOptions;
 use std::path::PathBuf;
 
 /// Settings for reading metrics pages; the flags fill what the configuration leaves open.

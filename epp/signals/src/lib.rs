@@ -23,4 +23,3 @@ pub mod tokenizer;
 
 pub use metrics::SignalMetrics;
 pub use sink::{LoadSink, WorkerSink};
-use stator_signals::fetch;

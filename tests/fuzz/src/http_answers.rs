@@ -1,17 +1,17 @@
 //! An HTTP response to the client of metrics pages and model hubs is read alike however it is cut,
 //! and within its limit; so is where it redirects to.
 
-use crate::{block_on, cut, split};
-use stator_signals::fetch::{Url, replay};
+use crate::{cut, split};
+use stator_http::{Url, replay};
 
 const LIMIT_BYTES: usize = 1000;
 
 /// Runs the target.
 pub(crate) fn run(input: &[u8]) {
     let (response, sizes) = split(input);
-    let whole = block_on(replay([response], LIMIT_BYTES));
+    let whole = replay([response], LIMIT_BYTES);
     let pieces = cut(response, sizes);
-    let cut_up = block_on(replay(pieces.iter().map(|piece| &piece[..]), LIMIT_BYTES));
+    let cut_up = replay(pieces.iter().map(|piece| &piece[..]), LIMIT_BYTES);
     assert_eq!(whole.is_ok(), cut_up.is_ok(), "{whole:?} {cut_up:?}");
     let (Ok(whole), Ok(cut_up)) = (whole, cut_up) else { return };
     assert_eq!(

@@ -3,8 +3,8 @@
 use super::engine::StockEngine;
 use stator_dialect::{EventSource, Kind};
 use stator_events::subscribe::Subscription;
+use stator_http::{Bearer, TlsOptions, Url};
 use stator_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
-use stator_signals::fetch::{Bearer, TlsOptions, Url};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use tokio::task::JoinSet;

@@ -1,6 +1,7 @@
 //! Why a request failed.
 
 use serde::Deserialize;
+use stator_http::HttpError;
 use thiserror::Error;
 
 /// Why a request failed, in the words under which failures are counted.
@@ -41,6 +42,15 @@ impl RequestFailure {
     /// The name under which the failure is counted.
     pub fn name(&self) -> String {
         self.to_string().trim_end().to_owned()
+    }
+}
+
+/// The failure of a request without a whole answer.
+pub(crate) fn of_http(error: HttpError) -> RequestFailure {
+    match error {
+        HttpError::Connect(_) | HttpError::ServerName { .. } => RequestFailure::Connect,
+        HttpError::Unanswered(_) | HttpError::Broken(_) => RequestFailure::Broken,
+        HttpError::Malformed(_) | HttpError::TooLarge { .. } => RequestFailure::Malformed,
     }
 }
 

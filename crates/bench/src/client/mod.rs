@@ -2,7 +2,6 @@
 
 pub(crate) mod body;
 mod failure;
-mod quick_ack;
 mod scan;
 mod tally;
 mod target;
@@ -11,15 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
+use http::{StatusCode, Uri};
 use serde::Deserialize;
-use tokio::net::TcpStream;
+use stator_http::{Acknowledge, Answer, AnswerBody, Bearer, LinkSettings, Links, RequestHead};
 use tokio::time::{Instant, timeout};
 
 pub use failure::RequestFailure;
@@ -28,7 +21,6 @@ pub use tally::MeasuredReply;
 
 use crate::args::{Endpoint, TargetArgs};
 use crate::sse;
-use quick_ack::QuickAck;
 use tally::ReplyTally;
 use target::BenchTarget;
 
@@ -37,19 +29,15 @@ const BODY_MAX_BYTES: usize = 64 << 20;
 /// Largest body of an error that is read, 64 KiB.
 const ERROR_MAX_BYTES: usize = 64 << 10;
 
-/// A connection on which requests can be sent.
-type Sender = SendRequest<Full<Bytes>>;
-
 /// Sends requests to one endpoint. Connections are kept and reused, the latest first; there are
 /// as many as requests were in flight at once.
 #[derive(Debug)]
 pub struct LoadClient {
     target: BenchTarget,
     api: Uri,
-    headers: HeaderMap,
+    key: Option<Bearer>,
     timeout: Duration,
-    quickack: bool,
-    idle: Mutex<Vec<Sender>>,
+    links: Links,
 }
 
 impl LoadClient {
@@ -64,9 +52,14 @@ impl LoadClient {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Completions => "/v1/completions",
         })?;
+        // The key itself stays out of the message.
+        let key = args.api_key.as_deref();
+        let key = key.map(|key| Bearer::new(key).context("api-key: not a header value"));
+        let acknowledge = if args.quickack { Acknowledge::AtOnce } else { Acknowledge::AsUsual };
+        let settings = LinkSettings { acknowledge, ..LinkSettings::default() };
+        let links = Links::new(target.origin(), settings);
         let timeout = Duration::from_secs_f64(args.timeout_s);
-        let headers = headers(&target, args.api_key.as_deref())?;
-        Ok(Self { target, api, headers, timeout, quickack: args.quickack, idle: Mutex::default() })
+        Ok(Self { target, api, key: key.transpose()?, timeout, links })
     }
 
     /// The first model that the endpoint lists.
@@ -86,12 +79,9 @@ impl LoadClient {
         let uri = self.target.path("/v1/models")?;
         let name = format!("http://{}{uri}", self.target.authority);
         let answer = async {
-            let request = self.http_request(Method::GET, uri, Bytes::new());
-            let (sender, response) = self.request(request).await?;
-            let status = response.status();
-            let body = read(response, BODY_MAX_BYTES).await?;
-            self.idle.lock().push(sender);
-            Ok::<_, RequestFailure>((status, body))
+            let head = self.head("GET", &uri).finish(None);
+            let answer = self.links.send(&head, b"").await.map_err(failure::of_http)?;
+            Ok::<_, RequestFailure>((answer.status, read(answer.body, BODY_MAX_BYTES).await?))
         };
         let answer = timeout(self.timeout, answer).await.unwrap_or(Err(RequestFailure::Timeout));
         let (status, body) = answer.with_context(|| name.clone())?;
@@ -130,130 +120,63 @@ impl LoadClient {
         keep_text: bool,
     ) -> Result<MeasuredReply, RequestFailure> {
         let sent = Instant::now();
-        let request = self.http_request(Method::POST, self.api.clone(), body);
-        let (sender, response) = self.request(request).await?;
-        let status = response.status();
-        let reply = if status != StatusCode::OK {
-            Err(refusal(status, response).await)
-        } else if is_stream(&response) {
-            read_stream(response, sent, keep_text).await
-        } else {
-            let body = read(response, BODY_MAX_BYTES).await?;
-            tally::whole(&body, sent.elapsed(), keep_text)
-        };
-        // A connection whose answer was not read to its end is not reused: hyper reports it as
-        // closed when it is taken out again.
-        self.idle.lock().push(sender);
-        reply
-    }
-
-    /// Sends on an open connection, or on a new one; returns the connection and the answer's head.
-    async fn request(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<(Sender, Response<Incoming>), RequestFailure> {
-        loop {
-            let idle = self.idle.lock().pop();
-            let reused = idle.is_some();
-            let mut sender = match idle {
-                Some(sender) => sender,
-                None => self.connect().await?,
-            };
-            if sender.ready().await.is_err() {
-                if reused {
-                    continue;
-                }
-                return Err(RequestFailure::Broken);
-            }
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((sender, response)),
-                // The server closed an idle connection meanwhile, and nothing was sent: that is no
-                // failure of the request. Each round uses up a connection, so the rounds end.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if reused => request = unsent,
-                    _ => return Err(RequestFailure::Broken),
-                },
-            }
+        let head = self.head("POST", &self.api).finish(Some(body.len()));
+        let answer = self.links.send(&head, &body).await.map_err(failure::of_http)?;
+        if answer.status != StatusCode::OK {
+            return Err(refusal(answer).await);
         }
+        if answer.is_event_stream {
+            return read_stream(answer.body, sent, keep_text).await;
+        }
+        let body = read(answer.body, BODY_MAX_BYTES).await?;
+        tally::whole(&body, sent.elapsed(), keep_text)
     }
 
-    async fn connect(&self) -> Result<Sender, RequestFailure> {
-        let stream = TcpStream::connect((self.target.host.as_str(), self.target.port)).await;
-        let stream = stream.map_err(|_| RequestFailure::Connect)?;
-        stream.set_nodelay(true).map_err(|_| RequestFailure::Connect)?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(QuickAck::new(stream, self.quickack)))
-                .await
-                .map_err(|_| RequestFailure::Connect)?;
-        // The task ends when the sender is dropped or the server closes the connection. Its error
-        // also reaches the request that is in flight, so it is not handled here.
-        tokio::spawn(async move { drop(connection.await) });
-        Ok(sender)
+    /// The head of a request, but for its length.
+    fn head(&self, method: &str, path: &Uri) -> RequestHead {
+        let mut head = RequestHead::new(method, &path.to_string(), &self.target.authority);
+        head.header("content-type", b"application/json")
+            .header("accept", b"text/event-stream, application/json")
+            .header("user-agent", concat!("stator-bench/", env!("CARGO_PKG_VERSION")).as_bytes())
+            .bearer(self.key.as_ref());
+        head
     }
-
-    fn http_request(&self, method: Method, uri: Uri, body: Bytes) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-}
-
-/// The headers of every request.
-fn headers(target: &BenchTarget, api_key: Option<&str>) -> Result<HeaderMap> {
-    let mut headers = HeaderMap::new();
-    headers.insert(HOST, HeaderValue::from_str(&target.authority).context("url")?);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
-    headers.insert(
-        USER_AGENT,
-        HeaderValue::from_static(concat!("stator-bench/", env!("CARGO_PKG_VERSION"))),
-    );
-    if let Some(key) = api_key {
-        // The key itself stays out of the message.
-        let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-            .ok()
-            .context("api-key: not a header value")?;
-        value.set_sensitive(true);
-        headers.insert(AUTHORIZATION, value);
-    }
-    Ok(headers)
-}
-
-fn is_stream(response: &Response<Incoming>) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 async fn read_stream(
-    response: Response<Incoming>,
+    mut body: AnswerBody,
     sent: Instant,
     keep_text: bool,
 ) -> Result<MeasuredReply, RequestFailure> {
-    let (mut body, mut parser, mut tally) =
-        (response.into_body(), sse::SseParser::default(), ReplyTally::new(keep_text));
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| RequestFailure::Broken)?;
-        if let Some(data) = frame.data_ref() {
-            let at = sent.elapsed();
-            parser
-                .feed(data, |event| tally.event(event, at))
-                .map_err(|_| RequestFailure::Malformed)?;
+    let (mut parser, mut tally) = (sse::SseParser::default(), ReplyTally::new(keep_text));
+    let mut fed = Ok(());
+    let mut more = true;
+    while more {
+        more = body
+            .read(|data| {
+                let at = sent.elapsed();
+                if fed.is_ok() {
+                    fed = parser.feed(data, |event| tally.event(event, at));
+                }
+            })
+            .await
+            .map_err(failure::of_http)?;
+        if fed.is_err() {
+            return Err(RequestFailure::Malformed);
         }
     }
     tally.finish(sent.elapsed())
 }
 
-async fn refusal(status: StatusCode, response: Response<Incoming>) -> RequestFailure {
-    let body = read(response, ERROR_MAX_BYTES).await.unwrap_or_default();
-    RequestFailure::Status { status: status.as_u16(), kind: failure::error_kind(&body) }
+async fn refusal(mut answer: Answer) -> RequestFailure {
+    let mut body = Vec::new();
+    let whole = answer.body.collect(&mut body, ERROR_MAX_BYTES).await;
+    let kind = whole.map(|()| failure::error_kind(&body)).unwrap_or_default();
+    RequestFailure::Status { status: answer.status.as_u16(), kind }
 }
 
-async fn read(response: Response<Incoming>, max_bytes: usize) -> Result<Bytes, RequestFailure> {
-    let body = Limited::new(response.into_body(), max_bytes).collect().await;
-    body.map(|body| body.to_bytes()).map_err(|error| match error.is::<hyper::Error>() {
-        true => RequestFailure::Broken,
-        false => RequestFailure::Malformed,
-    })
+async fn read(mut body: AnswerBody, max_bytes: usize) -> Result<Vec<u8>, RequestFailure> {
+    let mut bytes = Vec::new();
+    body.collect(&mut bytes, max_bytes).await.map_err(failure::of_http)?;
+    Ok(bytes)
 }

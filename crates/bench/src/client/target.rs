@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Uri;
+use stator_http::Origin;
 
 /// Destination of requests, taken from a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,11 @@ impl BenchTarget {
             authority: authority.to_string(),
             prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
         })
+    }
+
+    /// The server.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { host: self.host.clone(), port: self.port, tls: None }
     }
 
     /// The path of an API, such as `/v1/models`.

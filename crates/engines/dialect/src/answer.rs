@@ -1,8 +1,9 @@
 //! Answers as the agent reads them, whichever engine they come from.
 
-use crate::http::{self, AnswerBody, MAX_ANSWER_BYTES};
+use crate::http::{self, MAX_ANSWER_BYTES};
 use crate::sse::Reader;
 use crate::{Answer, Delta, Fault};
+use stator_http::AnswerBody;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;

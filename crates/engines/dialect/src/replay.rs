@@ -1,7 +1,7 @@
 //! Answers without an engine: for benchmarks, fuzzing and recordings.
 
 use crate::answer::{Assembly, Decoder};
-use crate::http::{self, put_together};
+use crate::http::{self, MAX_ANSWER_BYTES};
 use crate::{Ask, Delta, Fault, Kind, sglang, trtllm, vllm};
 
 /// Deltas that the agent would read for `ask` if its stream came in these pieces.
@@ -31,8 +31,8 @@ pub fn replay<'a>(
 pub fn replay_http<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(u16, Vec<u8>), Fault> {
-    let whole = put_together(pieces).map_err(|error| http::broken(&error));
-    whole.map(|(status, body)| (status.as_u16(), body))
+    let whole = stator_http::replay(pieces, MAX_ANSWER_BYTES);
+    whole.map(|answer| (answer.status, answer.body)).map_err(|error| http::broken(&error))
 }
 
 pub(crate) fn run<'a>(

@@ -8,12 +8,10 @@
 //! - [`page`] finds the few lines of a metrics page that matter to frequent readers.
 //! - [`report`] reads all engine metrics, rank by rank, under one vocabulary.
 //! - [`families`] republishes the engine's own metrics on an agent's page.
-//! - [`fetch`] is the HTTP client that fetches pages.
 //!
 //! Start reading at [`events::Follower`].
 
 pub mod events;
 pub mod families;
-pub mod fetch;
 pub mod page;
 pub mod report;

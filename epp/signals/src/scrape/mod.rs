@@ -18,12 +18,12 @@ pub use mappings::{DEFAULT_ENGINE, ENGINE_LABELS, Mappings};
 pub use reader::LoadReader;
 pub use stator_signals::page::{CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError};
 
-use crate::fetch::{self, Buffers, Connection, FetchError, Origin};
 use crate::roster::Roster;
 use crate::{LoadSink, SignalMetrics};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use stator_epp_scheduler::Endpoint;
+use stator_http::{Buffers, Connection, HttpError, Origin};
 use stator_protos::WorkerRank;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub struct ScrapeSettings {
     /// Whether the labels [`METRICS_ADDRESS`] and [`METRICS_PORT`] of an endpoint come before its
     /// own address and this port.
     pub by_labels: bool,
-    /// TLS, if it is spoken; see [`fetch::TlsOptions`].
+    /// TLS, if it is spoken; see [`stator_http::TlsOptions`].
     pub tls: Option<Arc<ClientConfig>>,
     /// From one page to the next, 50 ms by default. A page that takes longer delays the next.
     pub interval: Duration,
@@ -196,7 +196,7 @@ struct Task {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Fetch(#[from] FetchError),
+    Fetch(#[from] HttpError),
     #[error("status {0}")]
     Status(u16),
     #[error(transparent)]
@@ -214,10 +214,10 @@ impl Task {
             port: address.port(),
             tls: settings.tls.clone(),
         };
-        let whole_request = fetch::request("GET", &origin, &settings.path, None).into();
+        let whole_request = stator_http::request("GET", &origin, &settings.path, None, None).into();
         let narrow_request = narrowed(&settings.path, &mapping)
             .filter(|_| settings.narrow)
-            .map(|target| fetch::request("GET", &origin, &target, None).into());
+            .map(|target| stator_http::request("GET", &origin, &target, None, None).into());
         Self {
             connection: Connection::sharing(origin, shared.buffers.clone()),
             reader: LoadReader::new(mapping),

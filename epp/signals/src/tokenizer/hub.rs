@@ -5,7 +5,7 @@
 use super::source::{
     FILE_BYTES_MAX, FILES, Files, SourceError, blocking, folder_stamp, read_folder,
 };
-use crate::fetch::{self, Connection, TlsOptions, Url};
+use stator_http::{Connection, TlsOptions, Url};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl HubSource {
         let mut url = Url::parse(address)?;
         for _ in 0..=REDIRECTIONS_MAX {
             let origin = url.origin(&self.tls)?;
-            let request = fetch::request("GET", &origin, &url.target, None);
+            let request = stator_http::request("GET", &origin, &url.target, None, None);
             let mut connection = Connection::new(origin);
             let response = connection.exchange(&request, FILE_BYTES_MAX).await;
             let response = response.map_err(|error| SourceError::hub(address, &error))?;

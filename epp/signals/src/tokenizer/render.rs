@@ -3,9 +3,9 @@
 //! Source: vLLM 0.32 (`/v1/chat/completions/render`), asked as the llm-d router's token producer
 //! does.
 
-use crate::fetch::{self, Connection, FetchError, Origin, TlsError, TlsOptions, Url, UrlError};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use stator_http::{Connection, HttpError, Origin, TlsError, TlsOptions, Url, UrlError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -50,7 +50,7 @@ pub enum RenderError {
     Tls(#[from] TlsError),
     /// The renderer did not answer.
     #[error(transparent)]
-    Fetch(#[from] FetchError),
+    Fetch(#[from] HttpError),
     /// The renderer did not answer in time.
     #[error("the renderer did not answer within {0:?}")]
     Timeout(Duration),
@@ -120,7 +120,7 @@ impl Renderer {
         let kept = self.idle.lock().pop();
         let mut connection = kept.unwrap_or_else(|| Connection::new(self.origin.clone()));
         let target = format!("{}{path}/render", self.base);
-        let request = fetch::request("POST", &self.origin, &target, Some(body));
+        let request = stator_http::request("POST", &self.origin, &target, None, Some(body));
         let response = connection.exchange(&request, self.settings.response_bytes_max).await?;
         let tokens = match response.status {
             200 => token_ids(response.body),

@@ -1,9 +1,9 @@
 //! Sources of a model's files.
 
 use super::hub::HubSource;
-use crate::fetch::{FetchError, TlsError, UrlError};
 use bytes::Bytes;
 use stator_fleet::{AgentClient, ClientSettings};
+use stator_http::{HttpError, TlsError, UrlError};
 use stator_model::ModelError;
 use std::io;
 use std::net::SocketAddr;
@@ -113,7 +113,7 @@ impl From<TlsError> for SourceError {
 }
 
 impl SourceError {
-    pub(super) fn hub(url: &str, error: &FetchError) -> Self {
+    pub(super) fn hub(url: &str, error: &HttpError) -> Self {
         Self::Hub { url: url.into(), reason: error.to_string() }
     }
 }

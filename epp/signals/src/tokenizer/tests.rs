@@ -1,9 +1,9 @@
 //! Tokenizers from folders, caches, scripted hubs and real agents.
 
 use super::*;
-use crate::fetch::TlsOptions;
 use crate::testkit::{Agent, DEADLINE, tokenizer_json};
 use stator_fleet::ClientSettings;
+use stator_http::TlsOptions;
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

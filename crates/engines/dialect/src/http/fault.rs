@@ -4,7 +4,6 @@ use crate::Fault;
 use http::StatusCode;
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::error::Error;
 
 /// Longest message that is passed on, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1000;
@@ -35,18 +34,6 @@ pub(crate) fn of_operation(status: StatusCode, body: &[u8]) -> Fault {
         404 if !is_error_object(body) => Fault::Unsupported(message(status, body)),
         _ => of_request(status, body),
     }
-}
-
-/// An error and what led to it, in one line.
-pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    line
 }
 
 /// The shapes in which engines report an error.

@@ -5,34 +5,32 @@
 //! for reuse.
 
 mod fault;
-mod framing;
-mod links;
-mod wire;
 
 pub(crate) use fault::{of_request as fault_of_request, of_status as fault_of_status};
-pub(crate) use framing::put_together;
-pub(crate) use links::AnswerBody;
 
 use crate::{ApiKey, Fault, OptionsError};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Response, StatusCode, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use links::Links;
+use http::{Method, StatusCode, Uri};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stator_http::{
+    Acknowledge, Answer, AnswerBody, Bearer, HttpError, LinkSettings, Links, Origin, RequestHead,
+    TlsOptions,
+};
 use std::fmt;
 use std::time::Duration;
 
-/// Longest wait for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Idle connections are closed after this; the engines' servers do it after five seconds, and a
-/// request must not meet a connection that is being closed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Most idle connections that are kept.
-const MAX_IDLE: usize = 1024;
+/// Connections to an engine. Servers of engines close idle ones after five seconds, and a request
+/// must not meet a connection that is being closed; a request for tokens is never sent twice.
+const LINKS: LinkSettings = LinkSettings {
+    connect_timeout: Duration::from_secs(2),
+    idle_timeout: Duration::from_secs(3),
+    idle_max: 1024,
+    acknowledge: Acknowledge::Late,
+    repeats: false,
+};
 /// Largest answer, and largest event of a stream.
 pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Most bytes of an error's body that are read.
@@ -53,8 +51,8 @@ pub(crate) struct Client {
     /// Path of `base`, put before the path of every request.
     prefix: String,
     /// Host and port as given, for the `host` header.
-    authority: HeaderValue,
-    authorization: Option<HeaderValue>,
+    authority: String,
+    key: Option<Bearer>,
 }
 
 impl fmt::Debug for Client {
@@ -77,19 +75,20 @@ impl Client {
         if !matches!(scheme, "http" | "https") || uri.query().is_some() {
             return Err(refused());
         }
-        let authorization = key.map(authorization).transpose()?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = encrypting(tcp, scheme == "https")?;
+        let https = scheme == "https";
+        let key = key.map(|key| Bearer::new(&key.0).ok_or(OptionsError::ApiKey)).transpose()?;
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         // A user's name and password are no part of the host.
-        let authority = authority.rsplit('@').next().unwrap_or_default();
-        let authority = HeaderValue::try_from(authority).map_err(|_| refused())?;
+        let authority = authority.rsplit('@').next().unwrap_or_default().to_owned();
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        let links = Links::new(connector, uri);
-        Ok(Self { links, base, host, prefix, authority, authorization })
+        let tls = https.then(|| TlsOptions::default().config()).transpose();
+        let origin = Origin {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
+            tls: tls.map_err(|error| OptionsError::Roots(error.to_string()))?,
+        };
+        let links = Links::new(origin, LINKS);
+        Ok(Self { links, base, host, prefix, authority, key })
     }
 
     /// The engine's host as it stands in URLs, an IPv6 address in brackets.
@@ -104,29 +103,23 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
         headers: Headers,
-    ) -> Result<Response<AnswerBody>, Fault> {
+    ) -> Result<Answer, Fault> {
         let path = PathAndQuery::try_from(format!("{}{path}", self.prefix))
             .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
-        let mut head = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
-        line(&mut head, &HOST, &self.authority);
-        if let Some(key) = &self.authorization {
-            line(&mut head, &AUTHORIZATION, key);
-        }
+        let mut head = RequestHead::new(method.as_str(), path.as_str(), &self.authority);
+        head.bearer(self.key.as_ref());
         if body.is_some() {
-            line(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
+            head.header("content-type", b"application/json");
         }
         for (name, value) in &headers {
-            line(&mut head, name, value);
+            head.header(name.as_str(), value.as_bytes());
         }
         let body = body.unwrap_or_default();
-        if method != Method::GET {
-            line(&mut head, &CONTENT_LENGTH, &body.len().into());
-        }
-        head.extend_from_slice(b"\r\n");
+        let head = head.finish((method != Method::GET).then_some(body.len()));
         self.links.send(&head, &body).await.map_err(|why| self.unreachable(&why))
     }
 
-    fn unreachable(&self, why: &str) -> Fault {
+    fn unreachable(&self, why: &HttpError) -> Fault {
         Fault::Unreachable(format!("{}: {why}", self.base))
     }
 
@@ -138,8 +131,8 @@ impl Client {
         headers: Headers,
     ) -> Result<AnswerBody, Fault> {
         let answer = self.send(Method::POST, path, Some(body), headers).await?;
-        if answer.status() == StatusCode::OK {
-            return Ok(answer.into_body());
+        if answer.status == StatusCode::OK {
+            return Ok(answer.body);
         }
         let (status, body) = error_body(answer).await;
         Err(fault::of_request(status, &body))
@@ -154,8 +147,8 @@ impl Client {
     pub(crate) async fn query_within(&self, limit: Duration, path: &str) -> Result<Bytes, Fault> {
         self.within(limit, path, async {
             let answer = self.send(Method::GET, path, None, Vec::new()).await?;
-            if answer.status() == StatusCode::OK {
-                return collect(answer.into_body()).await;
+            if answer.status == StatusCode::OK {
+                return collect(answer.body).await;
             }
             let (status, body) = error_body(answer).await;
             Err(fault::of_operation(status, &body))
@@ -191,7 +184,7 @@ impl Client {
     pub(crate) async fn status(&self, path: &str) -> Result<StatusCode, Fault> {
         self.within(QUERY_TIMEOUT, path, async {
             let answer = self.send(Method::GET, path, None, Vec::new()).await?;
-            Ok(answer.status())
+            Ok(answer.status)
         })
         .await
     }
@@ -202,10 +195,10 @@ impl Client {
         self.links.prune();
         self.within(QUERY_TIMEOUT, path, async {
             let answer = self.send(Method::GET, path, None, Vec::new()).await?;
-            let status = answer.status();
+            let status = answer.status;
             if status == StatusCode::OK {
                 // Read to its end, so that the next check finds the connection open.
-                return collect(answer.into_body()).await.map(drop);
+                return collect(answer.body).await.map(drop);
             }
             Err(Fault::Failed(format!("the engine answers {status} to {path}")))
         })
@@ -216,8 +209,8 @@ impl Client {
     pub(crate) async fn operate(&self, path: &str, body: Option<Vec<u8>>) -> Result<Bytes, Fault> {
         self.within(OPERATION_TIMEOUT, path, async {
             let answer = self.send(Method::POST, path, body, Vec::new()).await?;
-            if answer.status().is_success() {
-                return collect(answer.into_body()).await;
+            if answer.status.is_success() {
+                return collect(answer.body).await;
             }
             let (status, body) = error_body(answer).await;
             Err(fault::of_operation(status, &body))
@@ -242,71 +235,25 @@ impl Client {
 /// A whole body, up to [`MAX_ANSWER_BYTES`].
 pub(crate) async fn collect(mut body: AnswerBody) -> Result<Bytes, Fault> {
     let mut bytes = Vec::new();
-    while body.read(|part| bytes.extend_from_slice(part)).await.map_err(|error| broken(&error))? {
-        if bytes.len() > MAX_ANSWER_BYTES {
-            let why = format!("the answer is larger than {MAX_ANSWER_BYTES} bytes");
-            return Err(Fault::Failed(why));
-        }
+    match body.collect(&mut bytes, MAX_ANSWER_BYTES).await {
+        Ok(()) => Ok(bytes.into()),
+        Err(error @ HttpError::TooLarge { .. }) => Err(Fault::Failed(error.to_string())),
+        Err(error) => Err(broken(&error)),
     }
-    Ok(bytes.into())
 }
 
 /// The fault of an answer that broke off.
-pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
-    Fault::Unreachable(format!("the answer broke off: {}", fault::with_causes(error)))
+pub(crate) fn broken(error: &HttpError) -> Fault {
+    Fault::Unreachable(error.to_string())
 }
 
 /// Status and first [`MAX_ERROR_BYTES`] of an error's body; a broken body counts as far as it came.
-async fn error_body(answer: Response<AnswerBody>) -> (StatusCode, Vec<u8>) {
-    let (head, mut body) = answer.into_parts();
+async fn error_body(answer: Answer) -> (StatusCode, Vec<u8>) {
+    let Answer { status, mut body, .. } = answer;
     let mut bytes = Vec::new();
-    while let Ok(true) = body.read(|part| bytes.extend_from_slice(part)).await {
-        if bytes.len() >= MAX_ERROR_BYTES {
-            bytes.truncate(MAX_ERROR_BYTES);
-            break;
-        }
-    }
-    (head.status, bytes)
-}
-
-/// Writes a header.
-fn line(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-        head.extend_from_slice(part);
-    }
-}
-
-fn authorization(key: &ApiKey) -> Result<HeaderValue, OptionsError> {
-    let mut value =
-        HeaderValue::try_from(format!("Bearer {}", key.0)).map_err(|_| OptionsError::ApiKey)?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-/// Adds TLS to the connector. Root certificates are read for `https` alone: that takes
-/// milliseconds.
-fn encrypting(
-    tcp: HttpConnector,
-    https: bool,
-) -> Result<HttpsConnector<HttpConnector>, OptionsError> {
-    let builder = HttpsConnectorBuilder::new();
-    let provider = hyper_rustls_provider();
-    let failed = |error: &dyn fmt::Display| OptionsError::Roots(error.to_string());
-    let builder = if https {
-        builder.with_provider_and_native_roots(provider).map_err(|error| failed(&error))?
-    } else {
-        let config = rustls::ClientConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| failed(&error))?
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        builder.with_tls_config(config)
-    };
-    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
-}
-
-fn hyper_rustls_provider() -> rustls::crypto::CryptoProvider {
-    rustls::crypto::ring::default_provider()
+    let _ = body.collect(&mut bytes, MAX_ERROR_BYTES).await;
+    bytes.truncate(MAX_ERROR_BYTES);
+    (status, bytes)
 }
 
 #[cfg(test)]

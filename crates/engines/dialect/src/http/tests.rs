@@ -133,7 +133,7 @@ async fn only_a_connection_that_is_as_it_must_be_is_used_again() {
 async fn a_head_beyond_the_limit_is_not_held() {
     let head = format!("HTTP/1.1 200 OK\r\na: {}", "x".repeat(64 << 10));
     let fault = raw(&[&[head.leak()]]).await.query("/x").await.unwrap_err();
-    assert!(fault.to_string().ends_with("the head is larger than 16384 bytes"), "{fault}");
+    assert!(fault.to_string().ends_with("response of more than 32768 bytes"), "{fault}");
 }
 
 #[tokio::test]

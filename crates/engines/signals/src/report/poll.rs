@@ -1,7 +1,7 @@
 //! Poller of an engine's metrics page.
 
 use super::{Engine, EngineReport, read};
-use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
+use stator_http::{Bearer, Connection, HttpError, Origin};
 use std::time::Duration;
 
 /// Settings for fetching pages.
@@ -26,7 +26,7 @@ impl Default for PollSettings {
 pub enum PollError {
     /// The request failed.
     #[error(transparent)]
-    Fetch(#[from] FetchError),
+    Fetch(#[from] HttpError),
     /// The answer has another status than 200.
     #[error("status {0}, not 200")]
     Status(u16),
@@ -57,7 +57,7 @@ impl Poller {
     /// Makes a poller that has asked nothing yet; the page is at `target`, a path with its query.
     pub fn new(engine: Engine, origin: Origin, target: &str, settings: PollSettings) -> Self {
         let bearer = settings.bearer.as_ref();
-        let request = fetch::request_as(bearer, &origin, ("GET", target), None);
+        let request = stator_http::request("GET", &origin, target, bearer, None);
         let (connection, reports) = (Connection::new(origin), Vec::new());
         Self { engine, settings, connection, request, reports }
     }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::fetch::{Bearer, Origin};
 use proptest::{collection::vec, prelude::*};
+use stator_http::{Bearer, Origin};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

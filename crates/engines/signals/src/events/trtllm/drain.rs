@@ -1,11 +1,11 @@
 //! Polls the list of events of a TensorRT-LLM server.
 
 use super::super::follower::{NEWS_MAX, Source};
-use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stator_events::subscribe::News;
+use stator_http::{Bearer, Connection, HttpError, Origin};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -67,7 +67,7 @@ struct Head {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Fetch(#[from] FetchError),
+    Fetch(#[from] HttpError),
     #[error("status {0}, not 200")]
     Status(u16),
     #[error("malformed list: {0}")]
@@ -97,8 +97,8 @@ impl TrtLlmDrain {
     /// Events that were read and not sent on are lost; the gap in their numbers shows it.
     pub async fn run(mut self) {
         let TrtLlmSettings { origin, bearer, .. } = &self.settings;
-        let asked = ("POST", "/kv_cache_events");
-        let request = fetch::request_as(bearer.as_ref(), origin, asked, Some(b""));
+        let (target, bearer) = ("/kv_cache_events", bearer.as_ref());
+        let request = stator_http::request("POST", origin, target, bearer, Some(b""));
         let (mut backoff, mut connected) = (BACKOFF.0, false);
         while self.ranks.iter().any(|rank| !rank.is_closed()) {
             let wait = match self.ask(&request).await {
@@ -121,7 +121,7 @@ impl TrtLlmDrain {
                     let Origin { host, port, .. } = &self.settings.origin;
                     tracing::debug!(host, port, %failure, "no events of an engine");
                     match failure {
-                        Failure::Fetch(FetchError::Io(_)) => connected = false,
+                        Failure::Fetch(error) if error.is_lost() => connected = false,
                         Failure::Malformed(_) => tell_all(&self.ranks, || News::Malformed).await,
                         Failure::Fetch(_) | Failure::Status(_) | Failure::Timeout(_) => {}
                     }

@@ -3,10 +3,10 @@
 use super::super::testkit::{BLOCK, DEADLINE, Index, State, WORKER, chain, tokens};
 use super::super::{FollowSettings, Follower, Translator, WorkerSink};
 use super::*;
-use crate::fetch::Origin;
 use parking_lot::Mutex;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
+use stator_http::Origin;
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::{
     Detail, EngineEvent, KvEvent, MAX_BLOCK_SIZE, Medium, Removed, Stored,

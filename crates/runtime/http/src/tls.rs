@@ -1,4 +1,4 @@
-//! TLS towards endpoints and hubs.
+//! TLS towards engines, endpoints and hubs.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -70,7 +70,10 @@ impl TlsOptions {
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
         let system = || SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
-        let path = self.ca_path.clone().or_else(system).ok_or(TlsError::NoRoots)?;
+        // As OpenSSL and its kin have it.
+        let named = || std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+        let path = self.ca_path.clone().or_else(named).or_else(system);
+        let path = path.ok_or(TlsError::NoRoots)?;
         let mut roots = RootCertStore::empty();
         // A system's bundle may have some that rustls does not take.
         let (added, _) = roots.add_parsable_certificates(certificates(&path)?);

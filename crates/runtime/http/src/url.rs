@@ -1,6 +1,6 @@
 //! An address of the form `http://host:port/path`.
 
-use super::{Origin, TlsOptions};
+use crate::{Origin, TlsError, TlsOptions};
 
 /// Reason why a text is no usable address.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ impl Url {
     /// # Errors
     ///
     /// The errors of [`TlsOptions::config`].
-    pub fn origin(&self, tls: &TlsOptions) -> Result<Origin, super::TlsError> {
+    pub fn origin(&self, tls: &TlsOptions) -> Result<Origin, TlsError> {
         let tls = if self.https { Some(tls.config()?) } else { None };
         Ok(Origin { host: self.host.clone(), port: self.port, tls })
     }

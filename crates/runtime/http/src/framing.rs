@@ -2,11 +2,11 @@
 //!
 //! Source: RFC 9112, sections 4 (status line), 6 (message body) and 7 (chunks).
 
+use crate::HttpError;
 use http::StatusCode;
-use std::io::{Error, ErrorKind};
 
 /// Most header lines of an answer.
-const MAX_HEADERS: usize = 64;
+const MAX_HEADERS: usize = 96;
 /// Most bytes of a chunk's extensions, and of the lines after the last chunk.
 const MAX_IGNORED_BYTES: u32 = 16 << 10;
 /// Largest chunk, far above any that an engine sends; smaller sizes cannot overflow.
@@ -14,16 +14,20 @@ const MAX_CHUNK_BYTES: u64 = 1 << 40;
 
 /// The parts of an answer's head that the client needs.
 #[derive(Debug, PartialEq)]
-pub(super) struct AnswerHead {
-    pub(super) status: StatusCode,
-    pub(super) framing: Framing,
+pub(crate) struct AnswerHead {
+    pub(crate) status: StatusCode,
+    pub(crate) framing: Framing,
     /// Whether the connection can be used again.
-    pub(super) keeps: bool,
+    pub(crate) keeps: bool,
+    /// Whether the body is a stream of events.
+    pub(crate) is_event_stream: bool,
+    /// The target of a redirection.
+    pub(crate) location: Option<String>,
 }
 
 /// Rest of a body that is still to come.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     /// A number of bytes; 0 is the end.
     Length(u64),
     /// Chunks, at this position within one.
@@ -34,7 +38,7 @@ pub(super) enum Framing {
 
 /// A position in a chunk.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ChunkPosition {
+pub(crate) enum ChunkPosition {
     /// In its size, with the value so far; `None` before the first digit.
     Size(Option<u64>),
     /// In the extension after its size; the second number counts the ignored bytes so far.
@@ -55,8 +59,8 @@ pub(super) enum ChunkPosition {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidData`] where the bytes are no HTTP/1 head.
-pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
+/// [`HttpError::Malformed`] where the bytes are no HTTP/1 head.
+pub(crate) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, HttpError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(bytes).map_err(|error| malformed(error.to_string()))?;
@@ -65,6 +69,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
     let status = status.map_err(|error| malformed(error.to_string()))?;
     let mut keeps = response.version == Some(1);
     let (mut framing, mut chunked) = (None, None);
+    let (mut is_event_stream, mut location) = (false, None);
     for header in response.headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("connection") {
@@ -77,6 +82,10 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
             if framing.replace(length.clone()).is_some_and(|before| before != length) {
                 return Err(malformed("two lengths of one body"));
             }
+        } else if is("content-type") {
+            is_event_stream = header.value.starts_with(b"text/event-stream");
+        } else if is("location") {
+            location = std::str::from_utf8(header.value).ok().map(|value| value.trim().to_owned());
         }
     }
     // Chunks win over a length; without either the body ends with its connection.
@@ -87,14 +96,14 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
         (_, None) => framing.unwrap_or(Framing::UntilClosed),
     };
     keeps &= framing != Framing::UntilClosed;
-    Ok(Some((AnswerHead { status, framing, keeps }, length)))
+    Ok(Some((AnswerHead { status, framing, keeps, is_event_stream, location }, length)))
 }
 
 fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-fn number(digits: &[u8]) -> Result<u64, Error> {
+fn number(digits: &[u8]) -> Result<u64, HttpError> {
     let text = std::str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'));
     let number = text.and_then(|text| text.parse().ok());
     number.ok_or_else(|| malformed("a length that is no number"))
@@ -106,12 +115,12 @@ impl Framing {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidData`] where a chunk is malformed; everything before it was handed on.
-    pub(super) fn take(
+    /// [`HttpError::Malformed`] where a chunk is malformed; everything before it was handed on.
+    pub(crate) fn take(
         &mut self,
         bytes: &[u8],
         mut hand_on: impl FnMut(&[u8]),
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, HttpError> {
         let mut used = 0;
         while used < bytes.len() && !self.is_over() {
             let rest = &bytes[used..];
@@ -143,45 +152,35 @@ impl Framing {
     }
 
     /// Whether the body is complete.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         *self == Self::Length(0)
     }
 
+    /// Bytes until the end of a body that is not cut into chunks.
+    pub(crate) fn left(&self) -> Option<u64> {
+        match self {
+            Self::Length(left) => Some(*left),
+            Self::UntilClosed => Some(u64::MAX),
+            Self::Chunks(_) => None,
+        }
+    }
+
+    /// Counts bytes of such a body that were read elsewhere, at most those that are left.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        if let Self::Length(left) = self {
+            *left -= bytes as u64;
+        }
+    }
+
     /// Whether the body is complete if its connection ends here.
-    pub(super) fn may_end(&self) -> bool {
+    pub(crate) fn may_end(&self) -> bool {
         self.is_over() || *self == Self::UntilClosed
     }
 }
 
-/// Parses an answer from the pieces of one connection that ends after them: its status and body.
-///
-/// # Errors
-///
-/// An error where the pieces are no HTTP/1 answer, or an incomplete one.
-pub(crate) fn put_together<'a>(
-    pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(StatusCode, Vec<u8>), Error> {
-    let (mut bytes, mut answer, mut body) = (Vec::new(), None::<AnswerHead>, Vec::new());
-    for piece in pieces {
-        bytes.extend_from_slice(piece);
-        while answer.is_none()
-            && let Some((head, length)) = head(&bytes)?
-        {
-            bytes.drain(..length);
-            answer = Some(head).filter(|head| !head.status.is_informational());
-        }
-        if let Some(head) = &mut answer {
-            let used = head.framing.take(&bytes, |part| body.extend_from_slice(part))?;
-            bytes.drain(..used);
-        }
-    }
-    let whole = answer.filter(|head| head.framing.may_end());
-    whole.map(|head| (head.status, body)).ok_or_else(|| ErrorKind::UnexpectedEof.into())
-}
-
 impl ChunkPosition {
     /// The position behind a byte that belongs to no chunk's data; `None` behind the last.
-    fn step(&self, byte: u8) -> Result<Option<Self>, Error> {
+    fn step(&self, byte: u8) -> Result<Option<Self>, HttpError> {
         Ok(Some(match (self, byte) {
             (Self::Size(Some(size)), b'\r') => Self::SizeEnd(*size),
             (Self::Size(Some(size)), b';' | b' ' | b'\t') => Self::Extension(*size, 0),
@@ -211,15 +210,15 @@ impl ChunkPosition {
     }
 }
 
-fn ignored(before: u32) -> Result<u32, Error> {
+fn ignored(before: u32) -> Result<u32, HttpError> {
     if before == MAX_IGNORED_BYTES {
         return Err(malformed("more around its chunks than is read"));
     }
     Ok(before + 1)
 }
 
-fn malformed(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidData, format!("it is no HTTP: {}", why.into()))
+fn malformed(why: impl Into<String>) -> HttpError {
+    HttpError::Malformed(why.into())
 }
 
 #[cfg(test)]
