@@ -71,6 +71,8 @@ pub struct DirectorSettings {
     pub verify_served: bool,
     /// Whether a plug-in reads prompts as text.
     pub reads_text: bool,
+    /// Whether requests may name their endpoint.
+    pub pins: bool,
 }
 
 /// Decides for one pool; a clone decides alike.
@@ -224,7 +226,7 @@ impl PoolDirector {
             if let PlacementError::Unplaced { took, .. } = denied {
                 self.observe.scheduled(record, None, took);
             }
-            refuse::denied(&denied)
+            refuse::denied(&ready.request, &denied)
         })?;
         let (took, decision) = (placed.took, placed.keep());
         self.observe.scheduled(record, Some(&decision), took);

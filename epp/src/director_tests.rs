@@ -101,7 +101,8 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
         ..PoolView::default()
     };
     let waits = plan.features.flow_control;
-    let settings = SchedulerSettings { sheds: !waits, ..SchedulerSettings::default() };
+    let mut settings = SchedulerSettings { sheds: !waits, ..SchedulerSettings::default() };
+    settings.placement.sessions = plan.kv_cost.and_then(|cost| cost.sessions);
     let scheduler = Scheduler::new(plan.program.clone(), settings);
     let (views, view) = watch::channel(Arc::new(view));
     let pool = Arc::new(Pool::new("default/pool".into(), view, scheduler, 7));
@@ -126,6 +127,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
         media: MediaEstimate::default(),
         renderer: None,
         verify_served: false,
+        pins: true,
         reads_text: !plan.program.producers.is_empty(),
     };
     let observe = Observe::new(pool.name(), metrics.clone(), Vec::new(), None);
@@ -183,7 +185,7 @@ async fn an_adapter_that_an_agent_tells_of_wins_too() {
         .with(|scheduler, _| scheduler.endpoints().map(|(known, ..)| known.worker).collect());
     for (worker, adapter) in workers.into_iter().zip(["foo", "sql-lora"]) {
         let lora = Lora { max: 0, running: vec![adapter.to_owned()], waiting: Vec::new() };
-        bench.pool.agent_equipment(worker, Equipment { lora: Some(lora), cache: None });
+        bench.pool.agent_equipment(worker, Equipment { lora: Some(lora), ..Equipment::default() });
     }
     bench.pool.tick();
     assert!(bench.pool.is_adapter("sql-lora") && !bench.pool.is_adapter("my-model"));

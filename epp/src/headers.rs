@@ -51,10 +51,15 @@ impl Headers {
 
     /// The last value of a header, if it is text. `name` is in lower case.
     pub fn get(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.bytes(name)?).ok()
+    }
+
+    /// The last value of a header, text or not. `name` is in lower case.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let names = self.names.as_bytes();
         let mut ranges = (0..self.ends.len()).rev().map(|at| self.ranges(at));
         let [_, value] = ranges.find(|[known, _]| names[known.clone()] == *name.as_bytes())?;
-        std::str::from_utf8(&self.values[value]).ok()
+        Some(&self.values[value])
     }
 
     /// Positions of a header's name and value.
@@ -101,5 +106,6 @@ mod tests {
     fn a_value_that_is_no_text_is_not_read() {
         let headers: Headers = [("a", &b"\xff"[..])].into_iter().collect();
         assert_eq!((headers.get("a"), headers.len()), (None, 1));
+        assert_eq!(headers.bytes("a"), Some(&b"\xff"[..]));
     }
 }

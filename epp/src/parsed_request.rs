@@ -6,12 +6,15 @@ use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
+use stator_api::openai::ApiError;
+use stator_api::steering::{Pins, Said, Steering};
 use stator_body::{Described, IMAGE, MediaItem, Parsed, ParsedBody, Screened, Screening, VIDEO};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
-use stator_epp_scheduler::{HeaderView, MultimodalItem, Prompt, Request};
+use stator_epp_scheduler::{EndpointPins, HeaderView, MultimodalItem, Prompt, Request};
 use stator_protos::header;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Flow of a request that names none.
 const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -53,6 +56,10 @@ pub(crate) struct ParsedRequest {
     pub unread: bool,
     /// Bytes and tokens of its images and videos.
     pub media_size: MediaSize,
+    /// The endpoints that it wishes for, and how long it may wait.
+    pub steering: Steering,
+    /// The session that it belongs to.
+    pub session: Option<u64>,
 }
 
 impl ParsedRequest {
@@ -60,7 +67,7 @@ impl ParsedRequest {
     ///
     /// # Errors
     ///
-    /// 400 for a body that is not what its path says, and what [`refuse::unread_kind`] says where
+    /// 400 for a body that is not what its path says and for wishes that cannot be meant, and what [`refuse::unread_kind`] says where
     /// the operator wants every body screened.
     pub(crate) fn read(
         head: &RequestHead,
@@ -104,6 +111,11 @@ impl ParsedRequest {
             })
             .collect();
         let fairness_id = fairness_id(head, settings);
+        let said = Said::of(|name| head.header(name));
+        let json = parsed.as_ref().and_then(|parsed| parsed.json(&body));
+        let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)
+            .map_err(|error| refuse::missteered(&error))?;
+        let session = said.session().map(|text| xxh3_64(text.as_bytes()));
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
         Ok(Self {
@@ -118,6 +130,8 @@ impl ParsedRequest {
             screening,
             unread,
             media_size,
+            steering,
+            session,
         })
     }
 
@@ -171,14 +185,32 @@ impl ParsedRequest {
             },
             only_cached: text::if_available(head),
             max_output_tokens: parsed.and_then(|parsed| parsed.max_output_tokens),
-            // Set by the placer, which knows what an answer counts for.
+            needs: self.steering.needs.as_deref(),
+            session: self.session,
+            pins: EndpointPins {
+                answer: self.steering.pins.worker,
+                prefill: self.steering.pins.prefill,
+            },
+            // Set by the placer, which knows the pool's adapters and what an answer counts for.
+            adapter: None,
             expected_output_tokens: 0,
             stream: self.streams(),
             size_bytes: self.body.len(),
-            slo_ttft: text::slo_ttft(head),
+            slo_ttft: self.steering.objective,
             slo_tpot: text::slo_tpot(head),
         }
     }
+}
+
+/// The request's wishes for its endpoint; `json` is the body, if it is an object that may have some.
+fn steering(
+    head: &RequestHead,
+    json: Option<&[u8]>,
+    said: Said<'_>,
+    pins: bool,
+) -> Result<Steering, ApiError> {
+    let pins = Pins::of(|name| head.headers.bytes(name), pins)?;
+    Ok(Steering { pins, ..Steering::read_labels(json.unwrap_or_default(), said)? })
 }
 
 /// Bytes and estimated tokens of images and videos. Of sounds nothing is known but their bytes.

@@ -8,6 +8,7 @@ use crate::text;
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_plugins::settings::InFlightLoad;
 use stator_epp_scheduler::{Decision, ScheduleError};
+use stator_placement::Adapter;
 use stator_runtime::trace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ impl Placer {
         let text: Vec<&[u8]> =
             parsed.map(|parsed| parsed.prompt_bytes(&request.body).collect()).unwrap_or_default();
         let mut request = request.for_scheduler(head, measured, &headers, &text);
+        let adapter = Some(request.model).filter(|model| self.pool.is_adapter(model));
+        request.adapter = adapter.map(Adapter::new);
         request.expected_output_tokens = self.in_flight.output_tokens(&request);
         let orchestration = tracing::info_span!(
             target: trace::TARGET, parent: span, "gateway.request_orchestration",

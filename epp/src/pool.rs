@@ -38,8 +38,8 @@ pub struct Pool {
     prefixes: Arc<Prefixes>,
     block_size: u32,
     tokenizer: ArcSwapOption<Model>,
-    /// Outbox for news of requests to other replicas, and this pool's number there.
-    outbox: OnceLock<(Outbox, PoolId)>,
+    /// Outbox for news of requests to other replicas.
+    shared: OnceLock<SharedPool>,
     /// Counters of the endpoints' signals.
     signals: OnceLock<SignalMetrics>,
     /// Queues in which requests wait for room in the pool, if they do.
@@ -48,6 +48,15 @@ pub struct Pool {
     adapters: ArcSwap<FxHashSet<String>>,
     start: Instant,
     seed: AtomicU64,
+}
+
+/// A pool's link to other replicas.
+pub(crate) struct SharedPool {
+    pub(crate) outbox: Outbox,
+    /// The pool's number among replicas.
+    pub(crate) id: PoolId,
+    /// Number of its sessions, if these have endpoints: each is sent as a prompt of one block.
+    pub(crate) sessions: Option<PoolId>,
 }
 
 impl Pool {
@@ -67,7 +76,7 @@ impl Pool {
             prefixes: scheduler.prefixes().clone(),
             scheduler: Mutex::new(scheduler),
             tokenizer: ArcSwapOption::empty(),
-            outbox: OnceLock::new(),
+            shared: OnceLock::new(),
             signals: OnceLock::new(),
             waiting: OnceLock::new(),
             adapters: ArcSwap::default(),
@@ -194,7 +203,7 @@ impl Pool {
             (!fuller).then(|| scheduler.schedule(request, Call { now, seed, watched, scores }))
         });
         if let Some(Ok(decision)) = &decision {
-            self.goes_to(decision, request.prompt.sequence);
+            self.goes_to(decision, request);
         }
         // Behind the prompt, so that replicas are told both at once.
         self.stir(changed);
@@ -202,16 +211,42 @@ impl Pool {
     }
 
     /// Notes that workers are about to hold a prompt, and tells other replicas.
-    fn goes_to(&self, decision: &Decision, sequence: &[SequenceHash]) {
+    fn goes_to(&self, decision: &Decision, request: &Request<'_>) {
+        let sequence = request.prompt.sequence;
         for &(worker, until) in &decision.holders {
             self.prefixes.predict(worker, sequence, until);
         }
-        if let Some((outbox, pool)) = self.outbox.get() {
-            let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
-            for endpoint in decision.targets.first().into_iter().chain(helpers) {
-                outbox.sent(*pool, endpoint.worker, sequence);
-            }
+        let Some(SharedPool { outbox, id, sessions }) = self.shared.get() else { return };
+        let answers = decision.targets.first();
+        let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
+        for endpoint in answers.into_iter().chain(helpers) {
+            outbox.sent(*id, endpoint.worker, sequence);
         }
+        if let ((Some(id), Some(session)), Some(answers)) = ((sessions, request.session), answers) {
+            outbox.sent(*id, answers.worker, &[SequenceHash(session)]);
+        }
+    }
+
+    /// Whether sessions have endpoints of their own.
+    pub(crate) fn binds_sessions(&self) -> bool {
+        self.with(|scheduler, _| scheduler.binds_sessions())
+    }
+
+    /// Another replica sent requests of these sessions to an endpoint.
+    pub(crate) fn bound(&self, worker: WorkerRank, sessions: &[SequenceHash]) {
+        self.with(|scheduler, now| {
+            sessions.iter().for_each(|session| scheduler.bind(session.0, worker, now));
+        });
+    }
+
+    /// A page of the sessions and their endpoints.
+    pub(crate) fn sessions(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let page = self.with(|scheduler, _| scheduler.sessions(from, most))?;
+        Some(page.into_iter().map(|(session, worker)| (worker, SequenceHash(session))).collect())
     }
 
     /// Another replica sent a prompt to a worker.
@@ -288,8 +323,8 @@ impl Pool {
     }
 
     fn stir(&self, changed: bool) {
-        if let Some((outbox, _)) = self.outbox.get().filter(|_| changed) {
-            outbox.stir();
+        if let Some(shared) = self.shared.get().filter(|_| changed) {
+            shared.outbox.stir();
         }
     }
 
@@ -315,9 +350,9 @@ impl Pool {
     }
 
     /// Tells other replicas what is sent from now on. Once; a second call has no effect.
-    pub fn share(&self, outbox: Outbox, pool: PoolId) {
-        // The first outbox stays: there is one for the life of the process.
-        let _ = self.outbox.set((outbox, pool));
+    pub(crate) fn share(&self, shared: SharedPool) {
+        // The first stays: there is one outbox for the life of the process.
+        let _ = self.shared.set(shared);
     }
 
     /// Shows these counts as the pool's. Once; a second call has no effect.

@@ -5,7 +5,9 @@
 //! 500; an admission plug-in's refusal is 429, not 500.
 
 use crate::exchange::Refusal;
+use crate::parsed_request::ParsedRequest;
 use crate::place::PlacementError;
+use stator_api::openai::ApiError;
 use stator_body::{ParseError, ScreenError};
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::ScheduleError;
@@ -23,6 +25,12 @@ const CANCELLED: &str = "rejected-context-cancelled";
 /// The body cannot be read.
 pub(crate) fn unread(error: &ParseError) -> Refusal {
     Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
+}
+
+/// The words about the request's endpoint cannot be meant.
+pub(crate) fn missteered(error: &ApiError) -> Refusal {
+    let (status, message) = (error.status.as_u16(), error.message.clone());
+    Refusal { status, message, reason: None, retry_after: None }
 }
 
 /// The body cannot be screened.
@@ -43,9 +51,9 @@ pub(crate) fn unseen_body() -> Refusal {
 }
 
 /// A request has no place.
-pub(crate) fn denied(denied: &PlacementError) -> Refusal {
+pub(crate) fn denied(request: &ParsedRequest, denied: &PlacementError) -> Refusal {
     match denied {
-        PlacementError::Unplaced { refused, .. } => unplaced(refused),
+        PlacementError::Unplaced { refused, .. } => unplaced(request, refused),
         PlacementError::Dropped { outcome, retry_after } => dropped(*outcome, *retry_after),
     }
 }
@@ -70,11 +78,16 @@ fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
 }
 
 /// No endpoint was chosen.
-fn unplaced(refused: &ScheduleError) -> Refusal {
+fn unplaced(request: &ParsedRequest, refused: &ScheduleError) -> Refusal {
     let (status, reason) = match refused {
         ScheduleError::NothingCached => {
             let message = refused.to_string();
             return Refusal { status: 412, message, reason: None, retry_after: None };
+        }
+        ScheduleError::Unmet(error) => {
+            let message = request.steering.unpicked(Some(request.target()), *error);
+            let (reason, retry_after) = (Some(NO_ENDPOINTS), Some(RETRY_AFTER));
+            return Refusal { status: 503, message, reason, retry_after };
         }
         ScheduleError::NoEndpoints => (503, NO_ENDPOINTS),
         ScheduleError::Saturated

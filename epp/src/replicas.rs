@@ -1,6 +1,6 @@
 //! The pools of this process, as other replicas of the picker see them.
 
-use crate::pool::Pool;
+use crate::pool::{Pool, SharedPool};
 use stator_epp_scheduler::Named;
 use stator_epp_scheduler::plugin::{IndexListener, SharedIndex};
 use stator_peers::{Blocks, Outbox, Peers, PoolId, Replica, Seat};
@@ -12,10 +12,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Indices that replicas share, in the order of their numbers: the pools, then those of plug-ins,
-/// which all pools have in common as they share one configuration.
+/// which all pools have in common as they share one configuration, then the sessions of the pools,
+/// where the placement core binds them.
 struct Shared {
     pools: Vec<Arc<Pool>>,
     indices: Vec<Named<dyn SharedIndex>>,
+    binds_sessions: bool,
     /// Whether each replica goes by what it sent itself alone.
     apart: bool,
 }
@@ -27,6 +29,7 @@ impl Shared {
         Self {
             pools: pools.to_vec(),
             indices: pools.first().map(indices).unwrap_or_default(),
+            binds_sessions: pools.iter().any(|pool| pool.binds_sessions()),
             apart,
         }
     }
@@ -40,14 +43,22 @@ impl Shared {
         self.indices.get(number).map(|index| &*index.plugin)
     }
 
+    /// The pool whose sessions have this number.
+    fn with_sessions(&self, id: PoolId) -> Option<&Pool> {
+        let number = (id.0 as usize).checked_sub(self.pools.len() + self.indices.len())?;
+        self.pools.get(number).filter(|_| self.binds_sessions).map(|pool| &**pool)
+    }
+
     /// Sends `peers` all further requests of this replica.
     fn tell(&self, peers: &Peers) {
         let mut ids = (0..).map(PoolId);
-        for (pool, id) in self.pools.iter().zip(&mut ids) {
-            pool.share(peers.outbox(), id);
-        }
-        for (index, id) in self.indices.iter().zip(ids) {
+        let pools: Vec<_> = self.pools.iter().zip(&mut ids).collect();
+        for (index, id) in self.indices.iter().zip(&mut ids) {
             index.plugin.tell(Arc::new(Letters { outbox: peers.outbox(), id }));
+        }
+        for ((pool, id), sessions) in pools.into_iter().zip(ids) {
+            let sessions = self.binds_sessions.then_some(sessions);
+            pool.share(SharedPool { outbox: peers.outbox(), id, sessions });
         }
     }
 }
@@ -79,8 +90,11 @@ impl Blocks for Shared {
         from: usize,
         most: usize,
     ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
-        match self.index(pool) {
-            Some(index) => index.predictions(from, most),
+        if let Some(index) = self.index(pool) {
+            return index.predictions(from, most);
+        }
+        match self.with_sessions(pool) {
+            Some(pool) => pool.sessions(from, most),
             None => self.of(pool)?.predictions(from, most),
         }
     }
@@ -93,7 +107,10 @@ impl Blocks for Shared {
 impl Replica for Shared {
     fn pools(&self) -> Vec<String> {
         let pools = self.pools.iter().map(|pool| pool.name().to_owned());
-        pools.chain(self.indices.iter().map(|index| index.name.to_string())).collect()
+        let indices = self.indices.iter().map(|index| index.name.to_string());
+        let sessions = self.pools.iter().filter(|_| self.binds_sessions);
+        let sessions = sessions.map(|pool| format!("sessions of {}", pool.name()));
+        pools.chain(indices).chain(sessions).collect()
     }
 
     fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool {
@@ -125,6 +142,9 @@ impl Replica for Shared {
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if let Some(pool) = self.of(pool) {
             return pool.sent(worker, sequence);
+        }
+        if let Some(pool) = self.with_sessions(pool) {
+            return pool.bound(worker, sequence);
         }
         let Some(index) = self.index(pool) else { return };
         // Which pool the worker is of is not said, and others do not know it.

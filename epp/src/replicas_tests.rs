@@ -302,6 +302,34 @@ async fn a_session_stays_where_another_replica_sent_it() {
     }
 }
 
+/// Lets the placement core bind sessions.
+const BOUND: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: kv-aware, parameters: {sessionTtlSeconds: 60}}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_share_the_sessions_that_the_placement_core_binds() {
+    let send = async |replica: &Joined, name: &'static str| {
+        let head = head(&[("x-dynamo-session-id", name)]);
+        replica.bench.ask(head, r#"{"model":"m","prompt":"Hello"}"#).await.expect("it is routed");
+    };
+    let sessions = |replica: &Joined| replica.bench.pool.sessions(0, usize::MAX >> 1);
+    let first = Joined::start(BOUND, &[]).await;
+    send(&first, "a").await;
+    let second = Joined::start(BOUND, &[first.address]).await;
+    assert_eq!(sessions(&second), sessions(&first));
+    assert_eq!(sessions(&second).map(|sessions| sessions.len()), Some(1));
+    until("it is told", async || {
+        // Until the second listens, it is told of nothing.
+        send(&first, "b").await;
+        sessions(&second).is_some_and(|sessions| sessions.len() == 2)
+    })
+    .await;
+}
+
 /// Waits until `done`, which must come true by itself.
 async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let waiting = async {

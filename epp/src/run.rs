@@ -249,8 +249,9 @@ fn start(
     // A block of the index takes up to 20 bytes.
     scheduling.placement.index.max_bytes = settings.max_index_blocks.saturating_mul(20);
     scheduling.placement.index.max_predicted = settings.max_index_blocks;
-    if let Some(KvCost { model, weights }) = plan.kv_cost {
+    if let Some(KvCost { model, weights, sessions }) = plan.kv_cost {
         (scheduling.placement.cost, scheduling.placement.weights) = (model, weights);
+        scheduling.placement.sessions = sessions;
     }
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(target, settings));
@@ -332,6 +333,7 @@ fn director(
         media: crate::plan::media(plan),
         renderer,
         verify_served: plan.verifies_served,
+        pins: settings.pins,
         reads_text: !plan.program.producers.is_empty(),
     };
     PoolDirector::new(running.pool.clone(), choices, observe)

@@ -3,7 +3,7 @@
 use crate::exchange::RequestHead;
 use stator_epp_plugins::settings::VideoFacts;
 use stator_epp_scheduler::Endpoint;
-use stator_protos::header;
+use stator_protos::duration;
 use std::time::Duration;
 
 /// A header's canonical name and its deprecated one; the canonical name wins.
@@ -27,9 +27,6 @@ const SLO_TPOT: HeaderNames = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
 const VIDEO: [&str; 3] =
     ["x-llm-d-video-duration-seconds", "x-llm-d-video-fps", "x-llm-d-video-resolution"];
 
-/// Longest wait for room, as Go writes durations. It never had another name.
-pub(crate) const TTL: HeaderNames = [header::TTL; 2];
-
 /// Label of pods whose sidecar reads token ids in `nvext.token_data`.
 const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
 
@@ -40,14 +37,9 @@ pub(crate) fn header_of(head: &RequestHead, names: HeaderNames) -> Option<&str> 
     (!value.is_empty()).then_some(value)
 }
 
-/// The objective for the time to the first token.
-pub(crate) fn slo_ttft(head: &RequestHead) -> Option<Duration> {
-    header_of(head, header::SLO_TTFT).and_then(milliseconds)
-}
-
 /// The objective for the time per output token.
 pub(crate) fn slo_tpot(head: &RequestHead) -> Option<Duration> {
-    header_of(head, SLO_TPOT).and_then(milliseconds)
+    header_of(head, SLO_TPOT).and_then(duration::milliseconds)
 }
 
 /// The client's facts about its videos; a fact that cannot be read is left out.
@@ -71,11 +63,6 @@ pub(crate) fn if_available(head: &RequestHead) -> bool {
     head.header("prefer").is_some_and(|prefer| {
         prefer.split(',').any(|choice| choice.trim().eq_ignore_ascii_case("if-available"))
     })
-}
-
-fn milliseconds(value: &str) -> Option<Duration> {
-    let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
-    Duration::try_from_secs_f64(ms / 1000.0).ok()
 }
 
 /// The headers whose values are text.

@@ -32,6 +32,13 @@ pub fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
+/// A length of time as a number of milliseconds above 0, with or without a fraction. `None` if it is
+/// not one.
+pub fn milliseconds(text: &str) -> Option<Duration> {
+    let ms = text.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
+    Duration::try_from_secs_f64(ms / 1000.0).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

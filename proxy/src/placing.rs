@@ -7,7 +7,7 @@ use http::StatusCode;
 use stator_api::openai::ApiError;
 use stator_api::steering::Steering;
 use stator_gate::AdmitError;
-use stator_placement::{Adapter, Constraint, PickError, Split};
+use stator_placement::{Adapter, PickError, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::{HashSeed, sequence_hashes};
 use stator_protos::worker::Submit;
@@ -123,40 +123,15 @@ pub(crate) fn unplaced(
             retry_after,
         ),
         AdmitError::Failed(error) => {
-            ApiError::unavailable(unpicked(steering, adapter, error), RETRY_AFTER)
+            ApiError::unavailable(steering.unpicked(adapter, error), RETRY_AFTER)
         }
-    }
-}
-
-/// Why no worker was picked, in the words of the request.
-fn unpicked(steering: &Steering, adapter: Option<&str>, error: PickError) -> String {
-    let named = |constraint| match constraint {
-        Constraint::Label(label) => match steering.label(label) {
-            Some(text) => format!("the label {text:?}"),
-            None => constraint.to_string(),
-        },
-        Constraint::Adapter(_) => format!("the adapter {:?}", adapter.unwrap_or_default()),
-        other => other.to_string(),
-    };
-    match error {
-        PickError::Unsatisfied { constraint } => {
-            format!("no worker has {} now", named(constraint))
-        }
-        PickError::Contradictory { one, other } => {
-            format!("no worker has both {} and {} now", named(one), named(other))
-        }
-        PickError::Indivisible => {
-            let what = "several choices or logprobs of the prompt cannot be shared by two";
-            format!("no worker does all of a request now, and one with {what}")
-        }
-        other => other.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_placement::Label;
+    use stator_placement::{Constraint, Label};
     use stator_protos::WorkerId;
     use stator_protos::hash::SequenceHash;
     use stator_protos::worker::Sampling;

@@ -147,8 +147,8 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 40))]
     pub router_index_max_bytes: u64,
 
-    /// Time for which a session (header `x-session-id`) stays with its worker after its last
-    /// request, in seconds; 0: sessions have no worker.
+    /// Time for which a session (header `x-session-id` or one of its other names) stays with its
+    /// worker after its last request, in seconds; 0: sessions have no worker.
     #[arg(long, env = "STATOR_ROUTER_SESSION_AFFINITY_TTL_S", default_value_t = 0, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub router_session_affinity_ttl_s: u64,

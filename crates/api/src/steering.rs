@@ -14,7 +14,7 @@ pub use pins::Pins;
 use crate::openai::ApiError;
 use memchr::memmem;
 use serde::Deserialize;
-use stator_placement::{InvalidWeights, Label, Needs, Weights};
+use stator_placement::{Constraint, InvalidWeights, Label, Needs, PickError, Weights};
 use stator_protos::duration;
 use stator_protos::header::{LABELS, SESSION, SLO_TTFT, TTL};
 use std::collections::BTreeMap;
@@ -25,6 +25,9 @@ use std::time::Duration;
 const LABELS_MAX: usize = 16;
 /// Longest label, in bytes.
 const LABEL_MAX_BYTES: usize = 256;
+/// Fields that steer, as a body writes them.
+const PRIORITY_FIELD: &str = r#""priority""#;
+const CONSTRAINTS_FIELD: &str = r#""routing_constraints""#;
 /// Path of the labels in a body, in the words of error messages.
 const CONSTRAINTS: &str = "nvext.routing_constraints";
 
@@ -84,8 +87,7 @@ impl<'a> Said<'a> {
     }
 
     fn objective(self) -> Option<Duration> {
-        let ms = self.objective?.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
-        Duration::try_from_secs_f64(ms / 1000.0).ok()
+        self.objective.and_then(duration::milliseconds)
     }
 }
 
@@ -125,10 +127,7 @@ impl Steering {
     ///
     /// 400, with the field at fault.
     pub fn read(body: &[u8], said: Said<'_>, priority_max: i32) -> Result<Self, ApiError> {
-        let body = match steers(body) {
-            true => serde_json::from_slice(body).map_err(unreadable)?,
-            false => Body::default(),
-        };
+        let body = Body::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
         let extensions = body.nvext.unwrap_or_default();
         let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
         let (least, most) = (-i64::from(priority_max), i64::from(priority_max));
@@ -137,31 +136,71 @@ impl Steering {
             (None, Some(priority)) => -priority.clamp(least, most),
             (None, None) => 0,
         };
+        // It is between two numbers of 32 bits.
+        let priority = priority as i32;
+        Ok(Self { priority, ..Self::of_labels(extensions.routing_constraints, said)? })
+    }
+
+    /// The same for an endpoint picker, whose operator gives objectives their priorities: a client
+    /// does not say how urgent its request is.
+    ///
+    /// # Errors
+    ///
+    /// 400, with the field at fault.
+    pub fn read_labels(body: &[u8], said: Said<'_>) -> Result<Self, ApiError> {
+        let extensions = Body::read(body, &[CONSTRAINTS_FIELD])?.nvext;
+        Self::of_labels(extensions.unwrap_or_default().routing_constraints, said)
+    }
+
+    fn of_labels(constraints: Option<Constraints>, said: Said<'_>) -> Result<Self, ApiError> {
         let mut wanted = Wanted::default();
         if let Some(labels) = said.labels {
             wanted.add_header(labels)?;
         }
-        if let Some(constraints) = extensions.routing_constraints {
+        if let Some(constraints) = constraints {
             wanted.add_constraints(constraints)?;
         }
         let needs = wanted.needs()?;
-        // It is between two numbers of 32 bits.
-        let priority = priority as i32;
         let (ttl, objective) = (said.ttl(), said.objective());
-        let pins = Pins::default();
-        Ok(Self { priority, needs, labels: wanted.required, ttl, objective, pins })
+        Ok(Self { needs, labels: wanted.required, ttl, objective, ..Self::default() })
     }
 
-    /// A required label as it was written.
-    pub fn label(&self, label: Label) -> Option<&str> {
-        self.labels.iter().map(String::as_str).find(|text| Label::new(text) == label)
+    /// Why no worker was picked, in the words of the request, which is for `adapter`.
+    pub fn unpicked(&self, adapter: Option<&str>, error: PickError) -> String {
+        let label = |label| self.labels.iter().find(|text| Label::new(text) == label);
+        let named = |constraint| match constraint {
+            Constraint::Label(hash) => match label(hash) {
+                Some(text) => format!("the label {text:?}"),
+                None => constraint.to_string(),
+            },
+            Constraint::Adapter(_) => format!("the adapter {:?}", adapter.unwrap_or_default()),
+            other => other.to_string(),
+        };
+        match error {
+            PickError::Unsatisfied { constraint } => {
+                format!("no worker has {} now", named(constraint))
+            }
+            PickError::Contradictory { one, other } => {
+                format!("no worker has both {} and {} now", named(one), named(other))
+            }
+            PickError::Indivisible => {
+                let what = "several choices or logprobs of the prompt cannot be shared by two";
+                format!("no worker does all of a request now, and one with {what}")
+            }
+            other => other.to_string(),
+        }
     }
 }
 
-/// Whether a body may have a field that steers. Within a string its quotes would be escaped.
-fn steers(body: &[u8]) -> bool {
-    memmem::find(body, b"\"priority\"").is_some()
-        || memmem::find(body, b"\"routing_constraints\"").is_some()
+impl Body {
+    /// Reads a body that may have one of these fields. Within a string its quotes would be escaped.
+    fn read(body: &[u8], fields: &[&str]) -> Result<Self, ApiError> {
+        let has = |field: &&str| memmem::find(body, field.as_bytes()).is_some();
+        match fields.iter().any(has) {
+            true => serde_json::from_slice(body).map_err(unreadable),
+            false => Ok(Self::default()),
+        }
+    }
 }
 
 fn unreadable(error: serde_json::Error) -> ApiError {
@@ -308,7 +347,6 @@ mod tests {
         let found = read("{}", header).unwrap();
         assert_eq!(found.needs, needs(&["pool=batch"], &[("zone=a", 0.5)]));
         assert_eq!(found.labels, ["pool=batch"]);
-        assert_eq!(found.label(Label::new("pool=batch")), Some("pool=batch"));
         let body = r#"{"nvext":{"routing_constraints":{"required_taints":["capacity/fast"],
             "preferred_taints":{"dynamo.topology/zone=a":1}}}}"#;
         let found = read(body, header).unwrap();

@@ -230,7 +230,7 @@ impl Placement {
         Ok(decision)
     }
 
-    /// Books a request at a worker of the caller's choice; the last [`Placement::survey`] must
+    /// Books a request at a worker of the caller's choice, where its session stays; the last [`Placement::survey`] must
     /// have been of the same request. `None` if the worker is not known.
     pub fn book(&mut self, request: &PlacementRequest<'_>, worker: WorkerRank) -> Option<Decision> {
         let slot = self.fleet.slot(worker)?;

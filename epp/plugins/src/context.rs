@@ -7,7 +7,7 @@ use crate::settings::PluginSettings;
 use crate::topology::{Levels, PeerEndpoint};
 use stator_epp_scheduler::plugin::{Built, Decider};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
-use stator_placement::{CostModel, Weights};
+use stator_placement::{CostModel, SessionSettings, Weights};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +18,8 @@ pub struct KvCost {
     pub model: CostModel,
     /// Weights of the cost in blocks.
     pub weights: Weights,
+    /// Sessions that make their endpoint cheaper, if any do.
+    pub sessions: Option<SessionSettings>,
 }
 
 /// State shared by the plug-ins of one configuration while they are built, in the order of their

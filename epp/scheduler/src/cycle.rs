@@ -272,7 +272,7 @@ mod tests {
             let headers = [("pod", pod)];
             let request = Request { headers: HeaderView(&headers), ..Request::default() };
             let call = Call { now: NOW, seed: 7, watched: true, scores: false };
-            let candidates = slots.candidates(&request, None, 16);
+            let candidates = slots.candidates(&request, None, None);
             let mut cycle = Cycle::new(&program, &request, call, candidates);
             cycle.route(true).map(|routing| routing.primary.targets[0].endpoint.pod.to_string())
         };

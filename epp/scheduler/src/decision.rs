@@ -2,7 +2,7 @@
 
 use crate::Endpoint;
 use crate::plugin::NotRouted;
-use stator_placement::Time;
+use stator_placement::{PickError, Time};
 use stator_protos::WorkerRank;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +55,9 @@ pub enum ScheduleError {
     /// The pool is full, and the request's priority is negative.
     #[error("system saturated, sheddable request dropped")]
     Saturated,
+    /// No endpoint has what the request needs.
+    #[error(transparent)]
+    Unmet(PickError),
     /// An admitter refused.
     #[error("request cannot be admitted: {0}")]
     NotAdmitted(String),

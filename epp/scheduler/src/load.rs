@@ -1,6 +1,8 @@
 //! Load of an endpoint: its engine's reports, and the requests that were sent to it.
 
 use crate::Time;
+use stator_placement::Profile;
+use stator_protos::WorkerRank;
 use std::sync::Arc;
 
 /// Latest report of an engine, scraped or pushed.
@@ -27,6 +29,10 @@ pub struct Equipment {
     pub lora: Option<Lora>,
     /// Size of its KV cache; `None` where the agent does not know.
     pub cache: Option<CacheConfig>,
+    /// The worker as its agent knows it, and as answers name it.
+    pub worker: Option<WorkerRank>,
+    /// Labels, location and adapters that the agent tells of.
+    pub profile: Profile,
 }
 
 /// LoRA adapters of an engine.

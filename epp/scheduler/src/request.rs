@@ -1,6 +1,7 @@
 //! A request, as far as its scheduling depends on it.
 
-use stator_placement::Overlaps;
+use stator_placement::{Adapter, Needs, Overlaps};
+use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,6 +29,14 @@ pub struct Request<'a> {
     pub only_cached: bool,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
+    /// Labels that it needs of every endpoint that takes part in it, or prefers.
+    pub needs: Option<&'a Needs>,
+    /// The LoRA adapter that it is for.
+    pub adapter: Option<Adapter>,
+    /// The session that it belongs to.
+    pub session: Option<u64>,
+    /// The endpoints that it names, if the operator lets requests do so.
+    pub pins: EndpointPins,
     /// Tokens of the answer that the request counts for while it is in flight.
     pub expected_output_tokens: u64,
     /// Whether the answer is streamed.
@@ -38,6 +47,23 @@ pub struct Request<'a> {
     pub slo_ttft: Option<Duration>,
     /// Objective for the mean time between tokens.
     pub slo_tpot: Option<Duration>,
+}
+
+impl Request<'_> {
+    /// Whether it needs something that some endpoints may lack.
+    pub(crate) fn is_particular(&self) -> bool {
+        self.needs.is_some() || self.adapter.is_some() || self.pins != EndpointPins::default()
+    }
+}
+
+/// Endpoints that a request names, by their worker in the placement core or the one that their agent
+/// knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointPins {
+    /// The only one that may answer.
+    pub answer: Option<WorkerRank>,
+    /// The only other one that may compute the prompt.
+    pub prefill: Option<WorkerRank>,
 }
 
 /// The prompt in the forms that plug-ins use; each is empty where it is not known.

@@ -9,12 +9,16 @@ use crate::program::Program;
 use crate::settings::SchedulerSettings;
 use crate::slot::{EndpointSlot, Slots};
 use crate::tickets::{FlowKey, RequestTicket, Reservation, Tickets};
-use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
-use stator_placement::{PeerLoad, Placement, PlacementSettings, PlacementStats, Worker};
+use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, PrefixMatch, Request, Time};
+use stator_placement::{
+    PickError, Placement, PlacementRequest, PlacementSettings, PlacementStats, Survey, Worker,
+};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
+
+mod replicas;
 
 /// Decides for one pool. Owned by it, changed under its lock.
 pub struct Scheduler {
@@ -89,9 +93,21 @@ impl Scheduler {
             self.program.observers.iter().for_each(|observer| observer.plugin.left(left));
         }
         for endpoint in endpoints {
+            let known = self.slots.get(endpoint.worker);
+            let labelled = known.is_some_and(|slot| slot.endpoint.labels == endpoint.labels);
             if let Some(slot) = self.slots.insert(endpoint) {
                 self.placement.worker_up(worker(slot));
             }
+            if !labelled {
+                self.describe(endpoint.worker);
+            }
+        }
+    }
+
+    /// Tells the placement core what requests may need of an endpoint.
+    fn describe(&mut self, rank: WorkerRank) {
+        if let Some(slot) = self.slots.get(rank) {
+            self.placement.set_profile(rank, slot.profile());
         }
     }
 
@@ -123,6 +139,7 @@ impl Scheduler {
         self.own_version += 1;
         self.placement.worker_down(rank);
         self.placement.worker_up(worker);
+        self.describe(rank);
     }
 
     /// Whether an endpoint takes new requests, as its agent says.
@@ -148,8 +165,16 @@ impl Scheduler {
             pending_prefill_tokens: (f64::from(load.waiting) * self.prompt_tokens) as u64,
             ..Load::default()
         };
+        // An agent that is heard no more may have told of adapters, too.
+        let adapters = slot.load.lora != load.lora || slot.told.fixed_adapters;
+        if adapters {
+            slot.tell_adapters(load.lora.as_ref());
+        }
         slot.load = load;
         let generation = slot.generation;
+        if adapters {
+            self.describe(rank);
+        }
         self.settle(rank, updated);
         self.placement.report_load(rank, generation, reported);
     }
@@ -158,8 +183,10 @@ impl Scheduler {
     pub fn set_equipment(&mut self, rank: WorkerRank, equipment: Equipment) {
         let Some(slot) = self.slots.get_mut(rank) else { return };
         (slot.load.lora, slot.load.cache) = (equipment.lora, equipment.cache);
+        (slot.agent_worker, slot.told) = (equipment.worker, equipment.profile);
         let worker = worker(slot);
         self.placement.worker_up(worker);
+        self.describe(rank);
     }
 
     /// Keeps what an agent reported of one life of its worker.
@@ -190,39 +217,6 @@ impl Scheduler {
         &self.prefixes
     }
 
-    /// End of the time for which a worker counts as holding a prompt that another replica sent
-    /// there, for [`Prefixes::predict`]; `None` where its events are enough.
-    pub fn prediction_end(&mut self, rank: WorkerRank, now: Time) -> Option<Time> {
-        self.placement.prediction_end(rank, now)
-    }
-
-    /// The endpoints that tell what they hold.
-    pub fn tellers(&self) -> impl Iterator<Item = WorkerRank> {
-        self.slots.iter().filter(|slot| slot.publishes_events).map(|slot| slot.endpoint.worker)
-    }
-
-    /// Whether what another replica knows of this life of a worker is wanted, for
-    /// [`Prefixes::restore`]: its own event feed has told of no other life and of no state. It
-    /// counts until the feed tells.
-    pub fn expects(&mut self, rank: WorkerRank, generation: Generation) -> bool {
-        let Some(slot) = self.slots.get(rank) else { return false };
-        if slot.publishes_events {
-            return slot.generation == generation && !self.placement.index().is_known(rank);
-        }
-        self.set_life(rank, generation);
-        self.prefixes.unknown(rank);
-        true
-    }
-
-    /// Sets the load of all other replicas at an endpoint.
-    pub fn set_others(&mut self, rank: WorkerRank, others: PeerLoad) {
-        let PeerLoad { requests, tokens, .. } = others;
-        if let Some(slot) = self.slots.get_mut(rank) {
-            slot.others = InFlight { requests, tokens };
-        }
-        self.placement.set_peers(rank, others);
-    }
-
     /// Chooses an endpoint and books the request there, in one step.
     ///
     /// Equal calls on equal states give equal answers.
@@ -238,10 +232,18 @@ impl Scheduler {
         // First, so that room of ended leases counts for this request.
         self.expire(call.now);
         self.tickets.check_room()?;
-        let block_size = self.block_size();
-        let uses_kv = self.program.uses_kv;
-        let surveyed = uses_kv.then(|| self.placement.survey(&asked(request), call.now));
-        let candidates = self.slots.candidates(request, surveyed.as_ref(), block_size);
+        let prompt = self.program.uses_kv.then(|| self.unmatched(request));
+        let asks = prompt.is_some() || request.is_particular();
+        let surveyed = asks.then(|| self.placement.survey(&placement_request(request), call.now));
+        let refused = surveyed.as_ref().and_then(Survey::refused);
+        let candidates = self.slots.candidates(request, surveyed.as_ref(), prompt);
+        match refused {
+            // Before any plug-in runs: there is nobody that it could choose.
+            Some(error @ (PickError::Unsatisfied { .. } | PickError::Contradictory { .. })) => {
+                return Err(ScheduleError::Unmet(error));
+            }
+            _ => self.slots.check_pins(request.pins)?,
+        }
         let mut cycle = Cycle::new(&self.program, request, call, candidates);
         let routing = cycle.route(self.sheds)?;
         if request.only_cached && routing.cached_tokens() == 0 {
@@ -311,23 +313,10 @@ impl Scheduler {
         cycle::saturation(self.program.saturation, self.slots.iter().as_slice(), now)
     }
 
-    /// Load in flight from this replica at each endpoint.
-    pub fn own(&self, now: Time) -> impl Iterator<Item = (WorkerRank, PeerLoad)> {
-        self.slots.iter().map(move |slot| {
-            let (worker, InFlight { requests, tokens }) = (slot.endpoint.worker, slot.own);
-            (worker, PeerLoad { requests, tokens, ..self.placement.booked(worker, now) })
-        })
-    }
-
     /// Load in flight at each endpoint, in the order of [`Scheduler::endpoints`]: by flow from this
     /// replica, and from all other replicas together.
     pub fn flows(&self) -> impl Iterator<Item = (impl Iterator<Item = &FlowLoad>, InFlight)> {
         self.slots.iter().map(|slot| (slot.flows(), slot.others))
-    }
-
-    /// Differs whenever [`Scheduler::own`] does; 0 while nothing was ever in flight.
-    pub fn own_version(&self) -> u64 {
-        self.own_version
     }
 
     /// Counts and levels for metrics.
@@ -351,6 +340,13 @@ impl Scheduler {
     /// Tokens per KV block.
     pub fn block_size(&self) -> u32 {
         self.placement.settings().block_size.get()
+    }
+
+    /// The match of an endpoint that holds nothing of a prompt.
+    fn unmatched(&self, request: &Request<'_>) -> PrefixMatch {
+        let block_size = self.block_size();
+        let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
+        PrefixMatch { total_blocks, block_size, ..PrefixMatch::default() }
     }
 
     fn decision(&self, ticket: u64, routing: &Routing<'_>) -> Decision {
@@ -380,8 +376,8 @@ impl Scheduler {
         decision: &Decision,
         call: Call,
     ) -> Vec<(WorkerRank, Time)> {
-        let asked = asked(request);
-        let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
+        let mut placed = placement_request(request);
+        let uncached = u64::from(placed.prompt_tokens).saturating_sub(decision.cached_tokens);
         self.prompt_tokens += (uncached as f64 - self.prompt_tokens) * PROMPT_SHARE;
         let (output, flow) = (request.expected_output_tokens, FlowKey::of(request));
         let (mut reservations, mut holders) =
@@ -390,7 +386,9 @@ impl Scheduler {
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;
-            let booked = self.placement.book(&asked, rank);
+            let booked = self.placement.book(&placed, rank);
+            // It stays with the endpoint that answers, which is the first.
+            placed.session = None;
             if let (Some(booked), Some(slot)) = (booked, self.slots.get_mut(rank)) {
                 slot.takes(flow, request, uncached + output);
                 self.own_version += 1;
@@ -452,14 +450,19 @@ const PROMPT_SHARE: f64 = 1.0 / 64.0;
 /// Source: `--metrics-staleness-threshold` of the llm-d router.
 pub const STALE: Duration = Duration::from_secs(2);
 
-/// A request as the placement core sees it.
-fn asked<'a>(request: &Request<'a>) -> stator_placement::PlacementRequest<'a> {
-    stator_placement::PlacementRequest {
+/// A request as the placement core sees it. The core is not told of pins, splits and failures:
+/// pins concern a part of a request, which [`Slots::candidates`] knows, plug-ins split requests,
+/// and gateways try them again.
+fn placement_request<'a>(request: &Request<'a>) -> PlacementRequest<'a> {
+    PlacementRequest {
         sequence: request.prompt.sequence,
         overlaps: request.prompt.overlaps,
         prompt_tokens: request.prompt.tokens,
         max_output_tokens: request.max_output_tokens,
-        ..stator_placement::PlacementRequest::default()
+        needs: request.needs,
+        adapter: request.adapter,
+        session: request.session,
+        ..PlacementRequest::default()
     }
 }
 
@@ -478,3 +481,7 @@ fn worker(slot: &EndpointSlot) -> Worker {
 #[cfg(test)]
 #[path = "scheduler_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "needs_tests.rs"]
+mod needs_tests;

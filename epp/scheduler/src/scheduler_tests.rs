@@ -3,7 +3,7 @@ use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, HeaderView, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
-use stator_placement::Held;
+use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 
@@ -147,7 +147,7 @@ fn what_an_agent_says_of_its_engine_stays_while_loads_come() {
     let mut pool = pool(1);
     let lora = Lora { max: 2, running: vec!["sql".into()], waiting: vec![] };
     let cache = CacheConfig { block_size: 16, blocks: 1000 };
-    let has = Equipment { lora: Some(lora.clone()), cache: Some(cache) };
+    let has = Equipment { lora: Some(lora.clone()), cache: Some(cache), ..Equipment::default() };
     pool.set_equipment(rank(1), has);
     pool.set_life(rank(1), Generation(5));
     let load = Load { waiting: 3, total_blocks: 1000, used_blocks: 500, ..Load::default() };

@@ -2,13 +2,15 @@
 
 use crate::tickets::{Due, FlowKey, Reservation};
 use crate::{
-    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, PrefixMatch, Request, Subset, TierWeights,
+    Candidate, Endpoint, EndpointPins, EngineLoad, FlowLoad, InFlight, Lora, PrefixMatch, Request,
+    ScheduleError, Subset, TierWeights,
 };
 use rustc_hash::FxHashMap;
-use stator_placement::Survey;
+use stator_placement::{Adapter, Label, PickError, Profile, Role, Survey};
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
 use std::collections::hash_map::Entry;
+use std::mem::take;
 use std::sync::Arc;
 
 /// An endpoint and its state.
@@ -25,6 +27,10 @@ pub(crate) struct EndpointSlot {
     /// False while its agent takes nothing new.
     pub accepting: bool,
     pub load: EngineLoad,
+    /// The worker as its agent knows it.
+    pub agent_worker: Option<WorkerRank>,
+    /// What its agent or its engine said of it, for requests that need something.
+    pub told: Profile,
     /// Load in flight from this replica.
     pub own: InFlight,
     /// Load in flight from this replica by flow; flows with nothing in flight are absent.
@@ -47,6 +53,8 @@ impl EndpointSlot {
             publishes_events: false,
             accepting: true,
             load: EngineLoad::default(),
+            agent_worker: None,
+            told: Profile::default(),
             own: InFlight::default(),
             flows: FxHashMap::default(),
             reported_requests: 0,
@@ -103,6 +111,39 @@ impl EndpointSlot {
     /// Its engine has just reported.
     pub(crate) fn reported(&mut self) {
         self.reported_requests = self.own.requests;
+    }
+
+    /// Keeps which adapters run, as a page of metrics says. It does not say which others could:
+    /// no endpoint is ruled out by it.
+    pub(crate) fn tell_adapters(&mut self, lora: Option<&Lora>) {
+        let running = lora.map(|lora| lora.running.as_slice()).unwrap_or_default();
+        let adapters = running.iter().map(|name| Adapter::new(name)).collect();
+        let (max_adapters, fixed_adapters) = (0, false);
+        self.told = Profile { adapters, max_adapters, fixed_adapters, ..take(&mut self.told) };
+    }
+
+    /// Properties that requests may need of the endpoint. Its role is not among them: the profiles
+    /// of plug-ins decide who does what of a request.
+    pub(crate) fn profile(&self) -> Profile {
+        let pod = self.endpoint.labels.iter();
+        let pod = pod.map(|(key, value)| Label::new(&format!("{key}={value}")));
+        let labels = pod.chain(self.told.labels.iter().copied()).collect();
+        Profile { role: Role::Aggregated, labels, ..self.told.clone() }
+    }
+
+    /// Whether a request names this endpoint.
+    fn is_called(&self, pin: Option<WorkerRank>) -> bool {
+        pin.is_some() && [Some(self.rank), self.agent_worker].contains(&pin)
+    }
+
+    /// Whether the endpoints that a request names leave this one a part in it: who is not named
+    /// may do only what nobody is named for.
+    fn heeds(&self, pins: EndpointPins) -> bool {
+        let roles = self.endpoint.roles;
+        let called = self.is_called(pins.answer) || self.is_called(pins.prefill);
+        let taken =
+            (pins.answer.is_some() && roles.decode) || (pins.prefill.is_some() && roles.prefill);
+        called || !taken
     }
 
     fn candidate(&self) -> Candidate<'_> {
@@ -181,38 +222,50 @@ impl Slots {
     }
 
     /// The endpoints that a request may go to, with the placement core's findings, which are in
-    /// order of the workers too. `block_size` is that core's.
+    /// order of the workers too. `prompt` is what an endpoint without any of it matches; without
+    /// it nobody asks what endpoints hold.
     pub(crate) fn candidates(
         &self,
         request: &Request<'_>,
         surveyed: Option<&Survey<'_>>,
-        block_size: u32,
+        prompt: Option<PrefixMatch>,
     ) -> Vec<Candidate<'_>> {
-        let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
         // One for each slot, so that they are made where they stay.
         let mut candidates: Vec<_> = self.slots.iter().map(EndpointSlot::candidate).collect();
-        if let Some(surveyed) = surveyed {
-            self.weigh(&mut candidates, surveyed, (total_blocks, block_size));
+        if let (Some(surveyed), Some(prompt)) = (surveyed, prompt) {
+            self.weigh(&mut candidates, surveyed, prompt);
         }
         let takes = |slot: &EndpointSlot| {
             let allows = |subset: &Subset| subset.allows(slot.endpoint.address);
-            slot.accepting && request.subset.is_none_or(allows)
+            slot.accepting && request.subset.is_none_or(allows) && slot.heeds(request.pins)
         };
-        if request.subset.is_some() || self.slots.iter().any(|slot| !slot.accepting) {
+        let particular = request.is_particular();
+        if particular || request.subset.is_some() || self.slots.iter().any(|slot| !slot.accepting) {
             let mut slots = self.slots.iter();
-            candidates.retain(|_| slots.next().is_some_and(takes));
+            // Costs are there wherever anything rules endpoints out.
+            let mut costs =
+                surveyed.filter(|_| particular).map(Survey::costs).into_iter().flatten();
+            candidates.retain(|_| {
+                let fits = costs.next().is_none_or(|cost| cost < f64::INFINITY);
+                slots.next().is_some_and(takes) && fits
+            });
         }
         candidates
     }
 
+    /// # Errors
+    ///
+    /// [`ScheduleError::Unmet`] if an endpoint that a request names is not there, or takes nothing.
+    pub(crate) fn check_pins(&self, pins: EndpointPins) -> Result<(), ScheduleError> {
+        let takes = |pin| self.iter().any(|slot| slot.accepting && slot.is_called(Some(pin)));
+        match [pins.answer, pins.prefill].into_iter().flatten().find(|pin| !takes(*pin)) {
+            Some(worker) => Err(ScheduleError::Unmet(PickError::PinnedUnavailable { worker })),
+            None => Ok(()),
+        }
+    }
+
     /// Tells a candidate of each slot what the placement core found.
-    fn weigh(
-        &self,
-        candidates: &mut [Candidate<'_>],
-        surveyed: &Survey<'_>,
-        (total_blocks, block_size): (u32, u32),
-    ) {
-        let nothing = PrefixMatch { total_blocks, block_size, ..PrefixMatch::default() };
+    fn weigh(&self, candidates: &mut [Candidate<'_>], surveyed: &Survey<'_>, nothing: PrefixMatch) {
         let costs = surveyed.costs();
         debug_assert_eq!(costs.len(), candidates.len(), "the core knows every endpoint");
         for (candidate, cost) in candidates.iter_mut().zip(costs) {

@@ -14,6 +14,7 @@ use stator_epp_scheduler::{CacheConfig, Endpoint, Equipment, Lora};
 use stator_events::KvSink;
 use stator_fleet::{AgentClient, ClientSettings, FleetMetrics, Members, Records, follow_agent};
 use stator_placement::Worker;
+use stator_placement::profile::profile;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
@@ -335,7 +336,7 @@ struct EndpointSink {
 impl Members for EndpointSink {
     fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
         let block_size = self.shared.settings.block_size.get();
-        let equipment = equipment(&client.profile(), worker.total_blocks, block_size);
+        let equipment = equipment(&client.profile(), &worker, block_size);
         self.shared.load.agent_equipment(self.worker, equipment);
         self.shared.workers.life(self.worker, worker.generation);
         self.shared.load.accepting(self.worker, worker.accepting);
@@ -375,12 +376,17 @@ impl KvSink for EndpointSink {
 }
 
 /// Equipment of an agent's worker. `block_size` is the agent's, in tokens.
-fn equipment(profile: &ProfileRecord, total_blocks: u32, block_size: u32) -> Equipment {
-    let ProfileRecord { adapters, max_adapters, .. } = profile;
+fn equipment(record: &ProfileRecord, worker: &Worker, block_size: u32) -> Equipment {
+    let ProfileRecord { adapters, max_adapters, .. } = record;
     let serves = !adapters.is_empty() || *max_adapters > 0;
     let lora = || Lora { max: *max_adapters, running: adapters.clone(), waiting: Vec::new() };
-    let cache = CacheConfig { block_size, blocks: total_blocks };
-    Equipment { lora: serves.then(lora), cache: (total_blocks > 0).then_some(cache) }
+    let cache = CacheConfig { block_size, blocks: worker.total_blocks };
+    Equipment {
+        lora: serves.then(lora),
+        cache: (worker.total_blocks > 0).then_some(cache),
+        worker: Some(worker.worker),
+        profile: profile(record),
+    }
 }
 
 #[cfg(test)]

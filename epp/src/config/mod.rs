@@ -59,6 +59,8 @@ pub struct EppSettings {
     pub fields: FieldRules,
     /// Whether a request is refused if nobody can screen its body.
     pub refuse_unscreened: bool,
+    /// Whether requests may name their endpoint.
+    pub pins: bool,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,
     /// Tokens per KV block.
@@ -193,6 +195,7 @@ fn settings(
         // The caller sets the rules and the dial, which may be at fault.
         fields: FieldRules::default(),
         refuse_unscreened: requests.refuse_unscreened,
+        pins: requests.pins,
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,
         tier_weights,
         block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))

@@ -12,12 +12,11 @@ mod visit;
 
 use crate::place::{PlaceGuard, PlacementError, Placer, Ready};
 use crate::pool::Pool;
-use crate::text;
 use lease::Leases;
 pub(crate) use lease::{Lease, grace};
 use parking_lot::Mutex;
 use reclaim::Demand;
-use stator_epp_config::{FlowControl, parse_duration};
+use stator_epp_config::FlowControl;
 use stator_epp_metrics::{
     BandSnapshot, EppMetrics, FlowOutcome, FlowSnapshot, Program, RequestMetrics, Use,
 };
@@ -191,13 +190,12 @@ impl Flow {
     }
 
     fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> QueueEntry<Arc<Ready>> {
-        let Ready { head, request, measured, .. } = &**ready;
+        let Ready { request, measured, .. } = &**ready;
         let band_ttl = settings::band(&self.control, request.priority).ttl;
-        let own_ttl = text::header_of(head, text::TTL).and_then(|ttl| parse_duration(ttl).ok());
         let ttl = match empty {
             // A pool that is empty for now is worth waiting for, whatever the client said.
             true => self.control.no_endpoint_ttl,
-            false => own_ttl.into_iter().chain(band_ttl).min(),
+            false => request.steering.ttl.into_iter().chain(band_ttl).min(),
         };
         let ttl = ttl.unwrap_or(self.queues.ttl_max).max(Duration::from_millis(1));
         QueueEntry {
@@ -206,7 +204,7 @@ impl Flow {
             tokens: measured.tokens,
             bytes: request.body.len() as u64,
             deadline: Some(self.gate.now().saturating_add(ttl)),
-            objective: text::slo_ttft(head),
+            objective: request.steering.objective,
             // One that enters again has not lost its turn.
             jump: u32::try_from(age.as_secs()).unwrap_or(u32::MAX),
             payload: ready.clone(),

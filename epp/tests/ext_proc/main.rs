@@ -7,6 +7,7 @@ mod hermetic;
 mod hermetic_rpc;
 mod late;
 mod modes;
+mod needs;
 mod plane;
 mod pool;
 mod refusals;

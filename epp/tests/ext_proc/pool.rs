@@ -85,6 +85,8 @@ pub(crate) struct Choices {
     pub(crate) ranks: u16,
     /// Whether scores are told.
     pub(crate) scores: bool,
+    /// Whether requests may name their endpoint.
+    pub(crate) pins: bool,
     /// Who turns prompts into tokens.
     pub(crate) renderer: Option<Renderer>,
 }
@@ -131,6 +133,7 @@ impl Bed {
             renderer: choices.renderer.map(Arc::new),
             verify_served: plan.verifies_served,
             reads_text: !plan.program.producers.is_empty(),
+            pins: choices.pins,
         };
         let handler = &plan.program.handler;
         let splits =

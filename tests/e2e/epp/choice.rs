@@ -75,6 +75,30 @@ async fn sheddable_requests_are_dropped_while_the_pool_is_full() {
     until_status(StatusCode::OK, async || ask("batch").await).await;
 }
 
+#[tokio::test]
+async fn a_request_goes_where_the_labels_are_that_it_needs() {
+    let Some(testbed) = Testbed::start(2).await else { return };
+    let addresses: Vec<_> = testbed.engines.iter().map(|engine| engine.address()).collect();
+    let mut file = endpoints(&addresses);
+    for (entry, zone) in ["a", "b"].into_iter().enumerate() {
+        file["endpoints"][entry]["labels"] = json!({ "zone": zone });
+    }
+    testbed.file.write(&file);
+    let ask = async |label: &str| {
+        testbed.client().with_header("x-stator-labels", label).post(CHAT, &chat("m", "hello")).await
+    };
+    until_status(StatusCode::OK, async || ask("zone=b").await).await;
+    for (label, home) in [("zone=a", 0), ("zone=b", 1), ("zone=a", 0)] {
+        assert_eq!(testbed.served_by(&ask(label).await), home, "{label}");
+    }
+    let refused = ask("zone=c").await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    let text = String::from_utf8_lossy(&refused.body).into_owned();
+    assert!(text.contains("no worker has the label \"zone=c\" now"), "{text}");
+    let own = |engine: usize| testbed.engines[engine].last().headers;
+    assert!(!own(0).contains_key("x-stator-labels"), "engines need not know it");
+}
+
 /// Source: `GatewayFollowingEPPRouting` of the conformance tests of the inference extension.
 #[tokio::test]
 async fn the_gateway_follows_every_choice() {

@@ -4,7 +4,7 @@ use super::select::Stage;
 use super::shares::Shares;
 use super::{Placement, Scratch};
 use crate::Time;
-use crate::decision::PlacementRequest;
+use crate::decision::{PickError, PlacementRequest};
 use crate::fleet::Fleet;
 use stator_kv_index::Overlap;
 use stator_protos::WorkerRank;
@@ -15,6 +15,7 @@ pub struct Survey<'p> {
     shares: &'p Shares,
     /// By slot; infinity where the worker may not take the request.
     costs: &'p [f64],
+    refused: Option<PickError>,
 }
 
 impl Survey<'_> {
@@ -22,6 +23,11 @@ impl Survey<'_> {
     /// worker that may not take the request.
     pub fn costs(&self) -> impl ExactSizeIterator<Item = f64> {
         self.fleet.order().iter().map(|&slot| self.costs[slot as usize])
+    }
+
+    /// Why no worker may take the request, if none may.
+    pub fn refused(&self) -> Option<PickError> {
+        self.refused
     }
 
     /// Workers that hold some of the prompt, with their overlap, in any order.
@@ -37,12 +43,13 @@ impl Placement {
     pub fn survey(&mut self, request: &PlacementRequest<'_>, now: Time) -> Survey<'_> {
         self.begin(request, now);
         let stage = Stage::Whole;
+        let mut refused = None;
         if !self.is_open_to_all(request, stage) || self.score_all(request, stage).is_none() {
-            // Why nobody may take it is of no interest: nobody is eligible then.
-            self.find_eligible(request, stage).ok();
+            // Where nobody is eligible, every worker costs infinity.
+            refused = self.find_eligible(request, stage).err();
             self.score_by_slot(request, stage);
         }
         let Scratch { shares, costs, .. } = &self.scratch;
-        Survey { fleet: &self.fleet, shares, costs }
+        Survey { fleet: &self.fleet, shares, costs, refused }
     }
 }

@@ -2,10 +2,12 @@
 
 use super::scorer;
 use crate::context::{BuildContext, KvCost};
-use crate::params::Params;
+use crate::params::{Bound, Params};
+use crate::session::MAX_SESSIONS;
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
-use stator_placement::{CostModel, WeightSettings, Weights};
+use stator_placement::{Affinity, CostModel, SessionSettings, WeightSettings, Weights};
+use std::time::Duration;
 
 /// `kv-aware`: prefers what the placement core would choose: endpoints where little is left to
 /// compute of the prompt, counting what they hold in every tier, what is queued before it, and
@@ -14,16 +16,21 @@ use stator_placement::{CostModel, WeightSettings, Weights};
 /// Score: `1 − (cost − min) / (max − min)` over the candidates; all equal, 1; without a cost, 0.
 /// `cost` is what costs are counted in: `blocks`, by the weights that are the other parameters, or
 /// `time`, learnt from the streamed answers that pass through the picker, or `auto`, time once
-/// enough was seen of them. The weights are named as in the cost function, in camel case; without
+/// enough was seen of them. Labels that a request prefers, its adapter where it is loaded, and the
+/// endpoint of its session's last request make an endpoint cheaper. Sessions do so for
+/// `sessionTtlSeconds` after their last request and weigh `sessionWeight`; they are off by default.
+///
+/// `session-affinity-*` and `lora-affinity-scorer` decide the same of configurations that have no
+/// `kv-aware`: where both stand, both count.
+///
+/// The weights are named as in the cost function, in camel case; without
 /// those that have no meaning here: a picker, not the scorer, chooses among scores, and tokens of
 /// answers are counted at their end.
 pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let defaults = WeightSettings::default();
     let models = [CostModel::Auto, CostModel::Blocks, CostModel::Time];
     let model = params.choice("cost", &models.map(|model| (model.name(), model)));
-    let mut weight = |name, default| {
-        params.number(name, default, crate::params::Bound::Within(0.0, Weights::MAX))
-    };
+    let mut weight = |name, default| params.number(name, default, Bound::Within(0.0, Weights::MAX));
     let settings = WeightSettings {
         overlap_score_credit: weight("overlapScoreCredit", defaults.overlap_score_credit),
         overlap_score_credit_decay: weight(
@@ -42,7 +49,8 @@ pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> B
         assume_kv_reuse: params.flag("assumeKvReuse", defaults.assume_kv_reuse),
         ..defaults
     };
-    let cost = Weights::new(settings).map(|weights| KvCost { model, weights });
+    let sessions = sessions(params);
+    let cost = Weights::new(settings).map(|weights| KvCost { model, weights, sessions });
     match (cost, context.kv_cost) {
         (Ok(cost), Some(other)) if cost != other => {
             params.wrong("parameters", "differ from those of another kv-aware plug-in");
@@ -52,6 +60,13 @@ pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> B
         (Err(_), _) => {}
     }
     scorer(KvAware)
+}
+
+fn sessions(params: &mut Params<'_>) -> Option<SessionSettings> {
+    let ttl = params.number("sessionTtlSeconds", 0.0, Bound::Within(0.0, 1e9));
+    let weight = params.number("sessionWeight", 1.0, Bound::Within(0.0, Weights::MAX));
+    let (ttl, affinity) = (Duration::from_secs_f64(ttl), Affinity::Soft(weight));
+    (!ttl.is_zero()).then(|| SessionSettings::new(affinity, ttl, MAX_SESSIONS))
 }
 
 struct KvAware;
@@ -87,7 +102,7 @@ mod tests {
     use crate::{BuildContext, KvCost, build};
     use serde_json::{Value, json};
     use stator_epp_scheduler::Request;
-    use stator_placement::CostModel;
+    use stator_placement::{Affinity, CostModel};
 
     fn check(costs: &[Option<f64>], wanted: &[f64]) {
         let fleet = Fleet::of(costs.len() as u8);
@@ -109,11 +124,13 @@ mod tests {
     #[test]
     fn the_weights_are_handed_on() {
         let mut context = BuildContext::new(vec!["default".to_owned()]);
-        let parameters =
-            json!({"overlapScoreCredit": 2, "prefillLoadScale": 0.5, "cost": "blocks"});
+        let parameters = json!({"overlapScoreCredit": 2, "prefillLoadScale": 0.5, "cost": "blocks",
+                "sessionTtlSeconds": 300});
         build("kv-aware", "kv", &parameters, &mut context).expect("the weights are right");
-        let KvCost { model, weights } = context.kv_cost.expect("the scorer needs the cost");
+        let KvCost { model, weights, sessions } =
+            context.kv_cost.expect("the scorer needs the cost");
         assert_eq!(model, CostModel::Blocks);
+        assert_eq!(sessions.map(|sessions| sessions.affinity()), Some(Affinity::Soft(1.0)));
         assert_eq!(weights.settings().overlap_score_credit, 2.0);
         assert_eq!(weights.settings().prefill_load_scale, 0.5);
         let others = build("kv-aware", "other", &Value::Null, &mut context);
@@ -133,7 +150,7 @@ mod tests {
                 "temperature: unknown parameter, known are cost, overlapScoreCredit, \
                  overlapScoreCreditDecay, hostCacheHitWeight, diskCacheHitWeight, \
                  sharedCacheMultiplier, prefillLoadScale, decodeActiveRequestWeight, \
-                 trackPrefillTokens, assumeKvReuse",
+                 trackPrefillTokens, assumeKvReuse, sessionTtlSeconds, sessionWeight",
             ],
         );
     }

@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Header of the token unless configured otherwise.
 const TOKEN_HEADER: &str = "x-session-token";
 /// Most sessions that are remembered, about 100 bytes each.
-const MAX_SESSIONS: usize = 500_000;
+pub(crate) const MAX_SESSIONS: usize = 500_000;
 
 /// `session-affinity-filter`: keeps the endpoint that served a session before, where it is among
 /// the candidates; else all.

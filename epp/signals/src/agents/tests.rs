@@ -5,6 +5,9 @@ use crate::scrape::tests::endpoint;
 use crate::testkit::{Agent, POISON, until};
 use rcgen::{CertificateParams, KeyPair};
 use stator_epp_scheduler::EngineLoad;
+use stator_placement::{Adapter, Label};
+use stator_protos::WorkerId;
+use stator_protos::discovery::WorkerRecord;
 use stator_protos::worker::{Sampling, Submit};
 use stator_runtime::dial::{Dial, DialArgs};
 use std::collections::BTreeSet;
@@ -128,7 +131,9 @@ async fn an_agents_worker_is_followed_as_its_endpoint() {
     until("both are followed", || ready(ear.known(first)) && ready(ear.known(second))).await;
 
     let cache = Some(CacheConfig { block_size: 16, blocks: 4096 });
-    assert_eq!(ear.known(first).equipment, Equipment { lora: None, cache });
+    let equipment = ear.known(first).equipment;
+    assert_eq!((equipment.lora, equipment.cache), (None, cache));
+    assert!(equipment.worker.is_some());
 
     // The agent's second worker computes a prompt.
     let (client, record) = connect(&agent).await;
@@ -284,13 +289,24 @@ fn what_an_agent_has_is_what_its_record_says() {
         Some(Lora { max, running: running.to_vec(), waiting: Vec::new() })
     };
     let cache = Some(CacheConfig { block_size: 16, blocks: 100 });
-    let check = |profile: &ProfileRecord, blocks, expected| {
-        assert_eq!(equipment(profile, blocks, 16), expected);
+    let of = |record: &ProfileRecord, total_blocks| {
+        let worker = WorkerRank { worker: WorkerId(7), rank: 0 };
+        let worker = WorkerRecord { worker, generation: Generation(1), total_blocks };
+        equipment(record, &Worker::new(&worker, true), 16)
     };
-    check(&profile(&adapters, 4), 100, Equipment { lora: lora(&adapters, 4), cache });
-    check(&profile(&adapters, 0), 0, Equipment { lora: lora(&adapters, 0), cache: None });
-    check(&profile(&[], 4), 100, Equipment { lora: lora(&[], 4), cache });
-    check(&profile(&[], 0), 100, Equipment { lora: None, cache });
+    let check = |record: &ProfileRecord, blocks, lora, cache| {
+        let equipment = of(record, blocks);
+        assert_eq!((equipment.lora, equipment.cache), (lora, cache));
+    };
+    check(&profile(&adapters, 4), 100, lora(&adapters, 4), cache);
+    check(&profile(&adapters, 0), 0, lora(&adapters, 0), None);
+    check(&profile(&[], 4), 100, lora(&[], 4), cache);
+    check(&profile(&[], 0), 100, None, cache);
+    let record = ProfileRecord { labels: vec!["pool=batch".into()], ..profile(&adapters, 4) };
+    let equipment = of(&record, 100);
+    assert_eq!(equipment.worker, Some(WorkerRank { worker: WorkerId(7), rank: 0 }));
+    assert_eq!(equipment.profile.labels, [Label::new("pool=batch")]);
+    assert_eq!(equipment.profile.adapters, ["sql", "poems"].map(Adapter::new));
 }
 
 #[test]

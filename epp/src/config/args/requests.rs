@@ -59,6 +59,14 @@ pub struct RequestArgs {
     #[arg(long, env = "STATOR_REFUSE_UNSCREENED")]
     pub refuse_unscreened: bool,
 
+    /// Lets requests name their endpoint, in `x-stator-worker-id` as answers do, or in NVIDIA
+    /// Dynamo's headers: `x-dynamo-worker-instance-id`, `x-dynamo-dp-rank`,
+    /// `x-dynamo-prefill-instance-id`, `x-dynamo-prefill-dp-rank` and their older names. No other
+    /// endpoint gets the request then. Use this only if all clients are trusted. Without it these
+    /// headers have no effect.
+    #[arg(long, env = "STATOR_PINS")]
+    pub pins: bool,
+
     /// Form of refusals.
     #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub error_format: ErrorFormat,
