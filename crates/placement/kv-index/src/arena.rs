@@ -9,8 +9,9 @@
 //! The lowest free addresses are used first. Shards grow one after the other, so that what they
 //! leave lies together and is room for the larger tables of others: about an eighth is unused.
 
+use crate::layout::BUCKET_BYTES;
 use crate::mapping::{HUGE_PAGE, MemoryMapping};
-use crate::table::{BUCKET_BYTES, Bucket};
+use crate::table::Bucket;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;

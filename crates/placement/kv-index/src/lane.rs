@@ -38,6 +38,13 @@ pub(crate) struct BlockChange {
     pub(crate) op: Code,
 }
 
+/// Changes of one kind, and all that come: they and those behind them, which are fetched ahead.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    changes: &'a [BlockChange],
+    ahead: &'a [BlockChange],
+}
+
 /// Location of a change's block, found before any change was made.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -68,8 +75,13 @@ struct Scratch {
     seeks: Vec<(u32, Seek)>,
 }
 
-/// A cell with a block, its place on the block's path, and its value.
-type Used = (Path, At, CellValue);
+/// A block's cell, on the path of its hash.
+#[derive(Clone, Copy)]
+struct UsedCell {
+    path: Path,
+    at: At,
+    value: CellValue,
+}
 
 struct Shard {
     table: Table,
@@ -138,24 +150,18 @@ impl Lane {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut rest = changes;
         while let Some(run) = rest.chunk_by(|one, next| one.op == next.op).next() {
-            self.write_run(shared, slot, (run, rest), &mut scratch);
+            self.write_run(shared, slot, Run { changes: run, ahead: rest }, &mut scratch);
             rest = &rest[run.len()..];
         }
         self.scratch = scratch;
     }
 
-    /// Makes changes of one kind, the first of `rest`. All their blocks are located together before
+    /// Makes changes of one kind. All their blocks are located together before
     /// any change is made, since each search would wait for memory.
-    fn write_run(
-        &mut self,
-        shared: &Shared,
-        slot: u32,
-        (run, rest): (&[BlockChange], &[BlockChange]),
-        scratch: &mut Scratch,
-    ) {
-        self.plan(shared, (run, rest), scratch);
+    fn write_run(&mut self, shared: &Shared, slot: u32, run: Run<'_>, scratch: &mut Scratch) {
+        self.plan(shared, run, scratch);
         let moves = self.moves;
-        for (&change, &Plan { shard, located }) in run.iter().zip(&scratch.plans) {
+        for (&change, &Plan { shard, located }) in run.changes.iter().zip(&scratch.plans) {
             let shard = shard as usize;
             let table = &self.shards[shard].table;
             match located {
@@ -180,16 +186,11 @@ impl Lane {
     }
 
     /// Finds where changes find their blocks.
-    fn plan(
-        &self,
-        shared: &Shared,
-        (run, rest): (&[BlockChange], &[BlockChange]),
-        scratch: &mut Scratch,
-    ) {
+    fn plan(&self, shared: &Shared, run: Run<'_>, scratch: &mut Scratch) {
         let Scratch { plans, seeks } = scratch;
         plans.clear();
-        for (number, change) in run.iter().enumerate() {
-            if let Some(ahead) = rest.get(number + AHEAD) {
+        for (number, change) in run.changes.iter().enumerate() {
+            if let Some(ahead) = run.ahead.get(number + AHEAD) {
                 let (shard, path) = self.path(&shared.layout, ahead.hash);
                 path.fetch(&self.shards[shard].table);
             }
@@ -209,7 +210,7 @@ impl Lane {
                 let number = *number as usize;
                 let Plan { shard, located } = &mut plans[number];
                 let table = &self.shards[*shard as usize].table;
-                let found = seek.look(table, run[number].op.adds());
+                let found = seek.look(table, run.changes[number].op.adds());
                 match found {
                     Some(found) => *located = found,
                     None => seek.fetch(table),
@@ -302,18 +303,19 @@ impl Lane {
             Some(step) => {
                 self.count(slot, step.held);
                 let path = self.path(&shared.layout, hash).1;
-                self.turn(shard, (path, at, value), step.set, op.adds());
+                self.turn(shard, UsedCell { path, at, value }, step.set, op.adds());
             }
             None => {
                 let path = self.path(&shared.layout, hash).1;
-                self.drop_block(shared, shard, (path, at, value));
+                self.drop_block(shared, shard, UsedCell { path, at, value });
             }
         }
     }
 
     /// Gives a cell that has a block another set.
     #[inline(always)]
-    fn turn(&mut self, shard: usize, (path, at, value): Used, set: SetRef, renews: bool) {
+    fn turn(&mut self, shard: usize, cell: UsedCell, set: SetRef, renews: bool) {
+        let UsedCell { path, at, value } = cell;
         self.release(value.set());
         let shard = &mut self.shards[shard];
         if set == SetRef::EMPTY {
@@ -386,6 +388,7 @@ fn youth(shards: &[Shard]) -> usize {
     table::capacity(shards[0].table.len()) * shards.len() / AGES
 }
 
+pub(crate) use room::ExpectedBlocks;
 pub(crate) use sweep::SweepPlace;
 
 mod room;

@@ -1,8 +1,9 @@
 //! Position of a block's cell: shard, lane and home bucket, by its hash alone.
 
 use crate::settings::IndexSettings;
-use crate::table::BUCKET_BYTES;
 
+/// Bytes of a bucket: a cache line.
+pub(crate) const BUCKET_BYTES: usize = 64;
 /// Most lanes there can be.
 const MAX_LANES: usize = 64;
 /// 2^8 shards: each is copied at once when it grows, so that a hundred million blocks grow in

@@ -15,11 +15,13 @@ use crate::elements;
 use crate::guesses::{Guess, Guesses};
 use crate::lane::Shared;
 use crate::layout::Layout;
-use crate::overlap::{Found, Overlap, Overlaps};
+use crate::overlap::{Found, Overlap};
 use crate::table::{Search, ones};
 use crate::view::View;
 use arrayvec::ArrayVec;
+use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
+use std::fmt;
 use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,9 +36,47 @@ const _: () = assert!(LOOKS <= u32::BITS as usize);
 /// over what is gone.
 const ATTEMPTS: usize = 8;
 
+/// Overlaps of one request with every worker that holds its first block. Keep one and pass it
+/// again: its memory is reused.
+#[derive(Default)]
+pub struct Overlaps {
+    found: Vec<Found>,
+    scratch: Scratch,
+}
+
+impl Overlaps {
+    /// The workers that hold at least one block, in no order, each once.
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerRank, Overlap)> {
+        self.found.iter().map(|found| (found.worker, found.overlap))
+    }
+
+    /// The overlap of one worker, all zero if it holds nothing. Takes a look at each in turn.
+    pub fn of(&self, worker: WorkerRank) -> Overlap {
+        self.iter().find(|(found, _)| *found == worker).map_or_else(Overlap::default, |(_, o)| o)
+    }
+}
+
+impl fmt::Debug for Overlaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl FromIterator<(WorkerRank, Overlap)> for Overlaps {
+    fn from_iter<I: IntoIterator<Item = (WorkerRank, Overlap)>>(overlaps: I) -> Self {
+        let found = |(worker, overlap): (_, Overlap)| Found {
+            worker,
+            overlap,
+            depth: overlap.blocks(),
+            element: 0,
+        };
+        Self { found: overlaps.into_iter().map(found).collect(), ..Self::default() }
+    }
+}
+
 /// Memory that a lookup reuses.
 #[derive(Default)]
-pub(crate) struct Scratch {
+struct Scratch {
     /// Ends of runs of equal holders, from the first to the deepest.
     ends: Vec<Look>,
     gaps: Vec<Gap>,

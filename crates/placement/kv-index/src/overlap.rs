@@ -2,7 +2,6 @@
 
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::Medium;
-use std::fmt;
 
 /// Leading blocks of a request that a worker holds, by the nearest medium that has each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,14 +47,6 @@ impl Overlap {
     }
 }
 
-/// Overlaps of one request with every worker that holds its first block. Keep one and pass it
-/// again: its memory is reused.
-#[derive(Default)]
-pub struct Overlaps {
-    pub(crate) found: Vec<Found>,
-    pub(crate) scratch: crate::lookup::Scratch,
-}
-
 /// A worker and what it holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
@@ -65,34 +56,4 @@ pub(crate) struct Found {
     pub(crate) depth: u32,
     /// Its element of the first set in which it was found.
     pub(crate) element: u32,
-}
-
-impl Overlaps {
-    /// The workers that hold at least one block, in no order, each once.
-    pub fn iter(&self) -> impl Iterator<Item = (WorkerRank, Overlap)> {
-        self.found.iter().map(|found| (found.worker, found.overlap))
-    }
-
-    /// The overlap of one worker, all zero if it holds nothing. Takes a look at each in turn.
-    pub fn of(&self, worker: WorkerRank) -> Overlap {
-        self.iter().find(|(found, _)| *found == worker).map_or_else(Overlap::default, |(_, o)| o)
-    }
-}
-
-impl fmt::Debug for Overlaps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter()).finish()
-    }
-}
-
-impl FromIterator<(WorkerRank, Overlap)> for Overlaps {
-    fn from_iter<I: IntoIterator<Item = (WorkerRank, Overlap)>>(overlaps: I) -> Self {
-        let found = |(worker, overlap): (_, Overlap)| Found {
-            worker,
-            overlap,
-            depth: overlap.blocks(),
-            element: 0,
-        };
-        Self { found: overlaps.into_iter().map(found).collect(), ..Self::default() }
-    }
 }

@@ -5,6 +5,7 @@
 
 use crate::elements::{Code, Op};
 use crate::index::Index;
+use crate::lane::ExpectedBlocks;
 use crate::scatter;
 use crate::tenancy::{Applied, Entrance, Stands, WorkerLife};
 use stator_protos::hash::SequenceHash;
@@ -116,10 +117,11 @@ impl Index {
         let shards = self.shared.layout.shards();
         let each = blocks.min(fitting(all)) / shards;
         let others = others.min(fitting(half).saturating_sub(blocks)) / shards;
+        let expected = ExpectedBlocks { sure: each, others };
         for lane in &self.lanes {
             // A hold for each shard: a copy takes long enough.
             (0..self.shared.layout.shards_per_lane())
-                .for_each(|shard| lane.lock().reserve(&self.shared, shard, (each, others)));
+                .for_each(|shard| lane.lock().reserve(&self.shared, shard, expected));
         }
     }
 }

@@ -14,8 +14,6 @@ use crate::prefetch::prefetch;
 
 /// Cells of a bucket: a cache line.
 const CELLS: usize = 4;
-/// Bytes of a bucket.
-pub(crate) const BUCKET_BYTES: usize = 64;
 /// Buckets that a search visits at most. A block for which there is no room among them is not
 /// taken: good hashes need a few, and hostile ones must not make searches long.
 pub(crate) const MAX_PROBES: usize = 64;
@@ -113,7 +111,7 @@ fn fetch_pair(table: &[Bucket], number: usize) {
 
 impl At {
     #[inline(always)]
-    fn new((distance, bucket): (usize, usize), cell: usize) -> Self {
+    fn new(distance: usize, bucket: usize, cell: usize) -> Self {
         Self { bucket: bucket as u32, distance: distance as u8, cell: cell as u8 }
     }
 }
@@ -255,8 +253,8 @@ pub(crate) fn place_of(
     cell: usize,
 ) -> Option<(Path, At)> {
     let path = Path::new(layout.place(table[bucket].cells[cell].key()).1, table);
-    let place = path.buckets().find(|&(_, number)| number == bucket)?;
-    Some((path, At::new(place, cell)))
+    let (distance, bucket) = path.buckets().find(|&(_, number)| number == bucket)?;
+    Some((path, At::new(distance, bucket, cell)))
 }
 
 /// All blocks, for readers: key and set of each.
@@ -295,9 +293,9 @@ pub(crate) fn copy(
     for (path, key, value) in others {
         let has_room = |&(_, bucket): &(usize, usize)| usize::from(used[bucket]) < CELLS;
         match path.buckets().skip(1).find(has_room) {
-            Some(place) => {
-                let at = At::new(place, used[place.1].into());
-                used[place.1] += 1;
+            Some((distance, bucket)) => {
+                let at = At::new(distance, bucket, used[bucket].into());
+                used[bucket] += 1;
                 let block = NewBlock { key, set: value.set(), age: value.age() };
                 fill(other, path, at, block);
             }

@@ -3,6 +3,7 @@
 use crate::index::Index;
 use crate::lane::SweepPlace;
 use crate::sets::Collection;
+use crate::sweep::Sweep;
 
 /// Cells that are swept under one hold of a lane's lock.
 const HOLD: usize = 1024;
@@ -10,15 +11,6 @@ const HOLD: usize = 1024;
 const MANY_RETIRED: usize = 64;
 /// Cells that they sweep.
 const SHARE: usize = 8192;
-
-/// A sweep over all cells.
-#[derive(Default)]
-pub(crate) struct Sweep {
-    /// The slots that this sweep takes out, in order; none while there is no sweep.
-    slots: Vec<u32>,
-    lane: usize,
-    place: SweepPlace,
-}
 
 impl Index {
     /// Takes what former states of workers left behind out of up to about `cells` cells, or where

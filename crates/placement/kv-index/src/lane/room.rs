@@ -1,9 +1,10 @@
 //! Room for new blocks: by growth where memory allows it, else by dropping old blocks.
 
-use super::{Lane, Shard, Shared, Used, youth};
+use super::{Lane, Shard, Shared, UsedCell, youth};
 use crate::cell::CellValue;
 use crate::elements;
-use crate::table::{self, At, BUCKET_BYTES, Located, Table};
+use crate::layout::BUCKET_BYTES;
+use crate::table::{self, At, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A shard that is fuller than this many 32nds grows, a large one to 5/4 of its size: it is 0.72 to
@@ -33,6 +34,14 @@ impl Shard {
     pub(super) fn is_full(&self) -> bool {
         self.used >= self.full
     }
+}
+
+/// Blocks that a shard is about to get.
+#[derive(Clone, Copy)]
+pub(crate) struct ExpectedBlocks {
+    pub(crate) sure: usize,
+    /// Blocks that may never come.
+    pub(crate) others: usize,
 }
 
 impl Lane {
@@ -66,15 +75,11 @@ impl Lane {
         }
     }
 
-    /// Makes room in a shard for so many blocks more, if memory allows it, so that they are not
-    /// copied again and again while they come. If it grows for them there will be room for
-    /// `others` too, which may never come, but for no more than one and a half times as many as the former.
-    pub(crate) fn reserve(
-        &mut self,
-        shared: &Shared,
-        shard: usize,
-        (more, others): (usize, usize),
-    ) {
+    /// Makes room in a shard for the blocks that surely come, if memory allows it, so that they are
+    /// not copied again and again while they come. If it grows for them there will be room for the
+    /// others too, but for no more than one and a half times as many as the sure ones.
+    pub(crate) fn reserve(&mut self, shared: &Shared, shard: usize, expected: ExpectedBlocks) {
+        let ExpectedBlocks { sure: more, others } = expected;
         let Shard { table, used, full, .. } = &self.shards[shard];
         // What comes is spread by chance: hardly a shard gets four deviations more than its share.
         let most = |blocks: usize| blocks + 4 * blocks.isqrt();
@@ -154,14 +159,14 @@ impl Lane {
         }
         let Some((_, bucket, cell, value)) = oldest else { return };
         if let Some((path, at)) = table::place_of(table, &shared.layout, bucket, cell) {
-            self.drop_block(shared, shard, (path, at, value));
+            self.drop_block(shared, shard, UsedCell { path, at, value });
         }
     }
 
     /// Forgets a block, whoever holds it.
     #[cold]
-    pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, used: Used) {
-        let (path, at, value) = used;
+    pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, cell: UsedCell) {
+        let UsedCell { path, at, value } = cell;
         self.moves += 1;
         table::free(&self.shards[shard].table, path, at);
         self.shards[shard].used -= 1;

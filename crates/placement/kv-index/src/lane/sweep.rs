@@ -1,6 +1,6 @@
 //! Sweeping: takes what retired slots held out of the cells, a few cells at a time.
 
-use super::{Lane, Shared};
+use super::{Lane, Shared, UsedCell};
 use crate::table;
 
 /// Position of a sweep within a lane.
@@ -54,8 +54,8 @@ impl Lane {
             let place = table::place_of(table, &shared.layout, bucket, cell);
             let Some((path, at)) = place else { continue };
             match step {
-                Some(step) => self.turn(shard, (path, at, value), step.set, false),
-                None => self.drop_block(shared, shard, (path, at, value)),
+                Some(step) => self.turn(shard, UsedCell { path, at, value }, step.set, false),
+                None => self.drop_block(shared, shard, UsedCell { path, at, value }),
             }
         }
     }

@@ -37,9 +37,9 @@ impl Seek {
     #[inline(always)]
     pub(crate) fn look(&mut self, table: &[Bucket], wants_room: bool) -> Option<Located> {
         let first = self.pair * 2 + (self.path.home & 1);
-        let home = self.look_at(table, (self.distance, first), wants_room);
+        let home = self.look_at(table, self.distance, first, wants_room);
         let located =
-            home.or_else(|| self.look_at(table, (self.distance + 1, first ^ 1), wants_room));
+            home.or_else(|| self.look_at(table, self.distance + 1, first ^ 1, wants_room));
         if located.is_some() {
             return located;
         }
@@ -51,24 +51,25 @@ impl Seek {
         None
     }
 
-    /// Looks at one bucket, which has a number on the path and one in the table.
+    /// Looks at one bucket: its number on the path, and the one in the table.
     #[inline(always)]
     fn look_at(
         &mut self,
         table: &[Bucket],
-        place: (usize, usize),
+        distance: usize,
+        number: usize,
         wants_room: bool,
     ) -> Option<Located> {
-        let bucket = &table[place.1];
+        let bucket = &table[number];
         // Where nothing like it passed, it cannot be farther.
         if self.passed {
             if let Some((cell, _)) = bucket.find(self.key) {
-                return Some(Located::Here(At::new(place, cell)));
+                return Some(Located::Here(At::new(distance, number, cell)));
             }
             self.passed = bucket.passed(self.path.tag()) > 0;
         }
         if wants_room && self.free.is_none() {
-            self.free = bucket.room().map(|cell| At::new(place, cell));
+            self.free = bucket.room().map(|cell| At::new(distance, number, cell));
         }
         let has_ended = !self.passed && (!wants_room || self.free.is_some());
         has_ended.then(|| self.free.map_or(Located::Nowhere, Located::Free))
