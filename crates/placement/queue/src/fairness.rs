@@ -5,9 +5,8 @@
 //! right and every step costs the logarithm of the number of flows. The exceptions are least
 //! attained service and turn priority, which compare each flow with all others at every turn.
 
-use crate::invalid::SettingFindings;
+use crate::invalid::{LONGEST, MS, SECOND, SettingFindings};
 use crate::nanos;
-use crate::settings::{LONGEST, MS, SECOND};
 use std::time::Duration;
 
 /// Policy that chooses the next flow of a band.
@@ -77,6 +76,7 @@ pub const LAS_OUTPUT_WEIGHT: f64 = 2.0;
 impl Fairness {
     pub(crate) fn check(self, name: &str, findings: &mut SettingFindings) {
         match self {
+            // They have nothing to set.
             Self::GlobalStrict | Self::RoundRobin => {}
             Self::Drr { quantum_tokens } => {
                 let name = format!("{name}.quantum_tokens");

@@ -8,7 +8,7 @@ const ARITY: usize = 4;
 struct Key(u128);
 
 impl Key {
-    fn new((first, second): (u64, u64)) -> Self {
+    fn new(first: u64, second: u64) -> Self {
         Self(u128::from(first) << 64 | u128::from(second))
     }
 
@@ -44,7 +44,7 @@ impl Heap {
     }
 
     pub(crate) fn push(&mut self, key: (u64, u64), number: u32, at: &mut [u32]) {
-        self.items.push((Key::new(key), number));
+        self.items.push((Key::new(key.0, key.1), number));
         self.rise(self.items.len() - 1, at);
     }
 
@@ -60,7 +60,7 @@ impl Heap {
     /// Gives a number that is there another key.
     pub(crate) fn update(&mut self, key: (u64, u64), number: u32, at: &mut [u32]) {
         let position = at[number as usize] as usize;
-        let key = Key::new(key);
+        let key = Key::new(key.0, key.1);
         if self.items[position].0 != key {
             self.items[position].0 = key;
             self.settle(position, at);
@@ -169,7 +169,7 @@ mod tests {
                 prop_assert_eq!(heap.len(), model.len());
                 for (key, number) in &model {
                     let position = at[*number as usize] as usize;
-                    prop_assert_eq!(heap.items[position], (Key::new(*key), *number));
+                    prop_assert_eq!(heap.items[position], (Key::new(key.0, key.1), *number));
                 }
             }
         }

@@ -4,6 +4,11 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// Longest time that can be set for anything.
+pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
 /// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSetting {

@@ -13,8 +13,9 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 mod admission;
+mod arrival;
 
-use admission::QueueArrival;
+use arrival::QueueArrival;
 
 /// The requests that wait for one pool; `T` is the caller's data, to place and answer one.
 ///

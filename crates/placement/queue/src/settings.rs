@@ -2,7 +2,7 @@
 
 use crate::bounds::Bounds;
 use crate::fairness::Fairness;
-use crate::invalid::{InvalidSettings, SettingFindings};
+use crate::invalid::{InvalidSettings, LONGEST, MS, SECOND, SettingFindings};
 use crate::ordering::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -10,10 +10,6 @@ use std::time::Duration;
 
 /// Most bands there can be.
 const BANDS_MAX: u32 = 64;
-/// Longest time that can be set for anything.
-pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Waiting policy for the requests of one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +146,7 @@ impl QueueSettings {
         self.default_band.check("default_band", findings);
         self.default_negative_band.check("default_negative_band", findings);
         self.total.check("total", findings);
+        // All faults are found at once: an operator mends them in one go.
         let bands = (self.bands.len() as u64).max(1);
         findings.range("bands_max", u64::from(self.bands_max), bands..=u64::from(BANDS_MAX));
         if let HeadOfLine::Skip { tries } = self.head_of_line {

@@ -1,23 +1,14 @@
 //! Whether a request may wait.
 
 use super::Queues;
+use super::arrival::QueueArrival;
 use crate::bounds::{BrokenBound, QueueUsage, fits};
-use crate::entry::{FlowId, QueueEntry};
+use crate::entry::QueueEntry;
 use crate::fairness::Fairness;
 use crate::nanos;
 use crate::ordering::Ordering;
 use crate::outcome::{Evicted, Eviction, QueueRefusal};
 use std::time::Duration;
-
-/// A request that has come, before it is let in.
-pub(super) struct QueueArrival {
-    pub(super) now: u64,
-    /// Position of its band.
-    pub(super) rank: usize,
-    flow: FlowId,
-    pub(super) deadline: u64,
-    pub(super) one: QueueUsage,
-}
 
 impl<T> Queues<T> {
     /// Describes a request that arrives at the band at a position.
@@ -48,6 +39,8 @@ impl<T> Queues<T> {
         if broken.is_ok() || !(self.settings.displace && self.can_displace(arrival)) {
             return broken;
         }
+        // The lowest band gives way first, and of its requests the newest, which have waited
+        // least.
         for rank in (arrival.rank + 1..self.bands.len()).rev() {
             while let Some(slot) = self.bands[rank].newest() {
                 if fits(&self.settings.total, self.usage, arrival.one, QueueRefusal::TOTAL).is_ok()
