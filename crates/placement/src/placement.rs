@@ -4,6 +4,7 @@ mod legs;
 mod scoring;
 mod select;
 mod shares;
+mod stage;
 mod survey;
 
 use crate::Time;
@@ -16,8 +17,8 @@ use crate::random::Random;
 use crate::sessions::Sessions;
 use crate::settings::{BusyThresholds, PlacementSettings};
 use crate::tracker::{BookingId, InFlight, PeerLoad, Tracker};
-use select::Stage;
 use shares::Shares;
+use stage::Stage;
 use stator_kv_index::Overlaps;
 use stator_kv_index::{Applied, Index};
 use stator_protos::hash::SequenceHash;

@@ -2,8 +2,9 @@
 
 use super::Placement;
 use super::scoring::length;
-use super::select::{Stage, WorkerChoice};
+use super::select::WorkerChoice;
 use super::shares::PromptShare;
+use super::stage::Stage;
 use crate::constraint::Role;
 use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, PlacementRequest, Reason};

@@ -1,8 +1,8 @@
 //! Cost of giving a request to each worker.
 
 use super::Placement;
-use super::select::Stage;
 use super::shares::PromptShare;
+use super::stage::Stage;
 use crate::constraint::{Level, preference};
 use crate::cost::{
     CostModel, Inputs, Prediction, Score, TimeInputs, WeightSettings, Weights, score, time_score,
@@ -71,6 +71,7 @@ impl Placement {
         costs.clear();
         let loads = self.tracker.loads();
         let slots = 0..self.fleet.slots_end() as u32;
+        // First as if nobody held anything: the few who do are then scored once more.
         costs.extend(slots.map(|slot| {
             self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default()).total
         }));

@@ -1,7 +1,8 @@
 //! Choice among the workers that may take a request.
 
 use super::Placement;
-use crate::constraint::{Constraint, Role};
+use super::stage::Stage;
+use crate::constraint::Constraint;
 use crate::cost;
 use crate::decision::{PickError, PlacementRequest, Reason};
 use crate::mode::Mode;
@@ -9,50 +10,6 @@ use crate::random::Random;
 use crate::sessions::Affinity;
 use crate::split::Nearness;
 use stator_protos::WorkerRank;
-
-/// The part of a request's work that a worker is chosen for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// To compute the prompt and answer.
-    Whole,
-    /// To compute the prompt for another worker.
-    Prefill,
-    /// To answer with what the worker in slot `prefill` computes.
-    Decode { prefill: u32 },
-    /// To encode media.
-    Encode,
-}
-
-impl Stage {
-    pub(super) fn is_for(self, role: Role) -> bool {
-        match self {
-            Self::Whole => matches!(role, Role::Aggregated | Role::Decode),
-            // An engine takes the KV of others only where it was set up for that.
-            Self::Decode { .. } => matches!(role, Role::Decode | Role::DecodeOnly),
-            Self::Prefill => role == Role::Prefill,
-            Self::Encode => role == Role::Encode,
-        }
-    }
-
-    /// Whether the worker that is chosen answers the request.
-    pub(super) fn answers(self) -> bool {
-        matches!(self, Self::Whole | Self::Decode { .. })
-    }
-
-    /// Whether the worker that is chosen computes the prompt.
-    pub(super) fn computes(self) -> bool {
-        matches!(self, Self::Whole | Self::Prefill)
-    }
-
-    /// The only worker that the request allows.
-    fn pinned(self, request: &PlacementRequest<'_>) -> Option<WorkerRank> {
-        match self {
-            Self::Whole | Self::Decode { .. } => request.pinned,
-            Self::Prefill => request.prefill_pinned,
-            Self::Encode => None,
-        }
-    }
-}
 
 /// A worker that was chosen.
 #[derive(Clone, Copy, Debug)]

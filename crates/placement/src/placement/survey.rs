@@ -1,7 +1,7 @@
 //! Costs of a request at each worker, for callers that weigh more than these.
 
-use super::select::Stage;
 use super::shares::Shares;
+use super::stage::Stage;
 use super::{Placement, Scratch};
 use crate::Time;
 use crate::decision::{PickError, PlacementRequest};
