@@ -1,20 +1,22 @@
 //! A request as its head and its body's fields describe it.
 
-use crate::director::DirectorSettings;
-use crate::exchange::{Refusal, RequestHead};
+use crate::director::settings::DirectorSettings;
+use crate::exchange::RequestHead;
 use crate::prompt::{MeasuredPrompt, MediaSize};
-use crate::refuse;
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
 use stator_api::steering::{Pins, Said, Steering};
-use stator_body::{Described, IMAGE, MediaItem, Parsed, ParsedBody, Screened, Screening, VIDEO};
+use stator_body::{
+    Described, IMAGE, MediaItem, ParseError, Parsed, ParsedBody, ScreenError, Screened, Screening,
+    VIDEO,
+};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{EndpointPins, HeaderView, MultimodalItem, Prompt, Request};
+use stator_protos::hash::name_hash;
 use stator_protos::header;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Flow of a request that names none.
 const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -62,19 +64,31 @@ pub(crate) struct ParsedRequest {
     pub session: Option<u64>,
 }
 
+/// Reason for which a request cannot be read. One variant per answer a client gets.
+#[derive(Debug)]
+pub(crate) enum UnreadableRequest {
+    /// The body is not what its path says.
+    Body(ParseError),
+    /// The body cannot be screened.
+    Screening(ScreenError),
+    /// The body is of a kind that nobody can screen, and the operator wants it screened.
+    Kind,
+    /// The wishes for an endpoint cannot be meant.
+    Steering(ApiError),
+}
+
 impl ParsedRequest {
     /// Parses the body, rewrites the model, looks the objective up.
     ///
     /// # Errors
     ///
-    /// 400 for a body that is not what its path says and for wishes that cannot be meant, and what [`refuse::unread_kind`] says where
-    /// the operator wants every body screened.
+    /// [`UnreadableRequest`] says what is wrong with it.
     pub(crate) fn read(
         head: &RequestHead,
         body: Bytes,
         settings: &DirectorSettings,
         source: RewriteSource<'_>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, UnreadableRequest> {
         let RewriteSource { view, chance } = source;
         // A body that the data plane keeps to itself is as good as none.
         let parsed = match body.is_empty() {
@@ -82,13 +96,13 @@ impl ParsedRequest {
             false => match settings.parsers.parse(path(head), &body) {
                 Ok(Parsed::Request(parsed)) => Some(parsed),
                 Ok(Parsed::Skip) => None,
-                Err(error) => return Err(refuse::unread(&error)),
+                Err(error) => return Err(UnreadableRequest::Body(error)),
             },
         };
         let screened = settings.fields.screen_body(described(head), &body, parsed.as_ref());
-        let (screening, unread) = match screened.map_err(|error| refuse::unscreened(&error))? {
+        let (screening, unread) = match screened.map_err(UnreadableRequest::Screening)? {
             Screened::Read(screening) => (screening, false),
-            Screened::Unread if settings.refuse_unscreened => return Err(refuse::unread_kind()),
+            Screened::Unread if settings.refuse_unscreened => return Err(UnreadableRequest::Kind),
             Screened::Unread => (Screening::default(), true),
         };
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
@@ -114,8 +128,8 @@ impl ParsedRequest {
         let said = Said::of(|name| head.header(name));
         let json = parsed.as_ref().and_then(|parsed| parsed.json(&body));
         let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)
-            .map_err(|error| refuse::missteered(&error))?;
-        let session = said.session().map(|text| xxh3_64(text.as_bytes()));
+            .map_err(UnreadableRequest::Steering)?;
+        let session = said.session().map(name_hash);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
         Ok(Self {

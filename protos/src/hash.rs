@@ -8,7 +8,7 @@
 //! that its routers and ours agree about a block. Its published vectors are the tests below.
 
 use std::num::NonZeroU32;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 /// Seed of a block that belongs to no adapter and no salt, and of the chain between blocks.
 const BASE_SEED: u64 = 1337;
@@ -46,6 +46,12 @@ impl Default for HashSeed {
     fn default() -> Self {
         Self(BASE_SEED)
     }
+}
+
+/// A number for a name that a client gave, such as a flow or a session: the same for the same name,
+/// and hardly ever for another.
+pub fn name_hash(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
 }
 
 /// Hash of one block's token ids.

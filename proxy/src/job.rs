@@ -4,12 +4,13 @@ use crate::catalog::{Catalog, Served};
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::plan::Plan;
-use crate::space::{Client, name};
+use crate::space::Client;
 use stator_api::openai::{self, ApiError, TextApi};
 use stator_api::steering::{Pins, Said, Steering};
 use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
+use stator_protos::hash::name_hash;
 use stator_protos::header::FAIRNESS_ID;
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
@@ -67,7 +68,7 @@ pub(crate) fn prepare(
         tracestate: exchange.tracestate().map(str::to_owned),
         guided: options.guide_field,
         migration_limit: settings.migration_limit,
-        flow: FlowId(payer(exchange).map_or(0, name)),
+        flow: FlowId(payer(exchange).map_or(0, name_hash)),
         session: said.session().map(|text| space.session(text)),
         steering: Steering {
             pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,

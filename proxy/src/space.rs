@@ -12,10 +12,10 @@ use crate::exchange::Exchange;
 use ring::{hmac, pbkdf2};
 use stator_api::openai::ApiError;
 use stator_api::openai::options::check_cache_salt;
+use stator_protos::hash::name_hash;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Rounds of PBKDF2 between what an operator configured and the key of all spaces. Engines and
 /// subscribers of KV events see spaces; whoever guesses at API keys from one pays this for each
@@ -113,7 +113,7 @@ impl PrefixSpace {
     /// A number for a session that a request of this space names. Sessions of two spaces are two
     /// sessions, whatever they are called.
     pub(crate) fn session(&self, text: &str) -> u64 {
-        let Some(digest) = self.0 else { return name(text) };
+        let Some(digest) = self.0 else { return name_hash(text) };
         let tag = tag(&hmac::Key::new(hmac::HMAC_SHA256, &digest), text.as_bytes());
         tag.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
@@ -182,11 +182,6 @@ fn tag(key: &hmac::Key, message: &[u8]) -> Digest {
     tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// A number for a name that a client gave: the same for the same name, and hardly ever for another.
-pub(crate) fn name(text: &str) -> u64 {
-    xxh3_64(text.as_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,7 +202,7 @@ mod tests {
         let everyone = Derivation::new(None, &keys(&[])).of_all();
         let space = everyone.space(Parts::default());
         assert_eq!((space, space.salt()), (PrefixSpace::default(), None));
-        assert_eq!(space.session("s"), name("s"));
+        assert_eq!(space.session("s"), name_hash("s"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::job::payer;
-use crate::space::{Client, name};
+use crate::space::Client;
 use crate::standalone::{Pool, Prompt};
 use crate::upstream::headers;
 use crate::upstream::passage::RemovedFields;
@@ -19,7 +19,7 @@ use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
 use stator_protos::discovery::ApiRecord;
-use stator_protos::hash::SequenceHash;
+use stator_protos::hash::{SequenceHash, name_hash};
 use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
 use stator_queue::{FlowId, QueueEntry};
 use std::borrow::Cow;
@@ -124,7 +124,7 @@ impl Asked {
             stripped,
             adapter,
             steering,
-            flow: FlowId(payer(exchange).map_or(0, name)),
+            flow: FlowId(payer(exchange).map_or(0, name_hash)),
             session: said.session().map(|text| space.session(text)),
             cache_salt: space.salt(),
             names_salt: salts.own.is_some(),
