@@ -1,10 +1,10 @@
 //! The context in which plug-ins find each other while they are built.
 
 use crate::hub::LatencyObserver;
+use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::session::IdSource;
 use crate::settings::PluginSettings;
-use crate::topology::{Levels, PeerEndpoint};
 use stator_epp_scheduler::plugin::{Built, Decider};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
 use stator_placement::{CostModel, SessionSettings, Weights};

@@ -14,6 +14,8 @@ mod expiring;
 mod filters;
 mod handlers;
 mod hub;
+mod kind;
+mod location;
 mod lru;
 mod params;
 mod pickers;
@@ -29,9 +31,8 @@ mod testing;
 mod topology;
 
 pub use context::{BuildContext, KvCost, PrefixSource};
-pub use registry::{
-    Need, PluginKind, PluginPlace, Reference, Stability, build, find, kinds, needs, references,
-};
+pub use kind::{Need, PluginKind, PluginPlace, Stability};
+pub use registry::{Reference, build, find, kinds, needs, references};
 pub use reporter::{AttributeReporter, ReportedAttribute};
 pub use session::IdSource;
 pub use table::why_missing;

@@ -252,6 +252,7 @@ impl Params<'_> {
                 self.errors.push(format!("{path}: is not an object"));
                 continue;
             };
+            // An item that is wrong does not hide what is wrong with the others.
             let object = Some(object);
             let mut inner = self.inner(object, path);
             results.push(read(&mut inner));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::PluginPlace;
 use crate::table::why_missing;
 use proptest::prelude::*;
 use serde_json::json;

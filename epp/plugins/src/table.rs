@@ -2,7 +2,7 @@
 //!
 //! Source: the plug-ins that the llm-d router registers; `kv-aware` is our own.
 
-use crate::registry::{Make, Need, PluginKind, PluginPlace, Stability};
+use crate::kind::{Make, Need, PluginKind, PluginPlace, Stability};
 use crate::scorers::{
     context_length, header_label, kv_aware, latency, lmetric, load, lora, no_hit_lru, prefix,
     tokens,

@@ -2,28 +2,12 @@
 
 use crate::context::BuildContext;
 use crate::filters::{filter, prefer};
+use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::scorers::scorer;
-use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment, Pick, Scorer};
-use stator_epp_scheduler::{Candidate, Endpoint, Request};
+use stator_epp_scheduler::plugin::{Built, Filter, Moment, Scorer};
+use stator_epp_scheduler::{Candidate, Request};
 use std::sync::{Arc, OnceLock};
-
-/// Labels that tell where an endpoint is, the closest level first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Levels([String; 4]);
-
-impl Default for Levels {
-    fn default() -> Self {
-        let labels = [
-            "kubernetes.io/hostname",
-            "topology.kubernetes.io/rack",
-            "topology.kubernetes.io/zone",
-            "topology.kubernetes.io/region",
-        ];
-        Self(labels.map(str::to_owned))
-    }
-}
 
 impl BuildContext {
     /// Labels that tell where an endpoint is; none if no plug-in goes by them.
@@ -31,43 +15,6 @@ impl BuildContext {
         match self.topology {
             true => self.levels.get_or_init(Levels::default).0.to_vec(),
             false => Vec::new(),
-        }
-    }
-}
-
-/// The values of the labels of an endpoint, the closest level first.
-type Location = [Option<String>; 4];
-
-impl Levels {
-    fn locate(&self, endpoint: &Endpoint) -> Location {
-        self.0.each_ref().map(|label| endpoint.label(label).map(str::to_owned))
-    }
-
-    /// The closest level that two places have in common, 0 for the same host.
-    fn common(&self, place: &Location, endpoint: &Endpoint) -> Option<usize> {
-        let mut levels = self.0.iter().zip(place);
-        levels.position(|(label, value)| {
-            value.as_deref().is_some_and(|value| endpoint.label(label) == Some(value))
-        })
-    }
-}
-
-/// The endpoint that an earlier profile of the same request chose. Requests of a pool are
-/// scheduled one at a time, so that one place is enough.
-#[derive(Clone, Default)]
-pub(crate) struct PeerEndpoint(Arc<Mutex<Option<Endpoint>>>);
-
-impl PeerEndpoint {
-    /// A new request: there is no peer yet.
-    pub(crate) fn forget(&self) {
-        *self.0.lock() = None;
-    }
-
-    /// The first choice of a profile is the peer of those that run after it.
-    pub(crate) fn meet(&self, pick: Option<&Pick<'_>>) {
-        let target = pick.and_then(|pick| pick.targets.first());
-        if let Some(target) = target {
-            *self.0.lock() = Some(target.endpoint.clone());
         }
     }
 }

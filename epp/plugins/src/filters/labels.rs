@@ -1,4 +1,5 @@
-//! Filters that go by the labels of endpoints.
+//! Filters that go by the labels of endpoints, as a configuration says; the needs of single requests
+//! are the placement core's.
 
 use super::filter;
 use crate::context::BuildContext;
@@ -62,6 +63,7 @@ fn expression(params: &mut Params<'_>) -> Requirement {
         ],
     );
     let values = params.texts("values");
+    // As Kubernetes judges its selectors, so that no expression silently selects all.
     let wants_values = matches!(operator, Operator::In | Operator::NotIn);
     if wants_values && values.is_empty() {
         params.wrong("values", "is required with In and NotIn");

@@ -1,4 +1,7 @@
 //! Deciders say whether a request is split.
+//!
+//! `placement`'s `Split` decides the same for the proxy, which knows what a transfer takes. Gateways
+//! send KV between engines that tell the picker nothing of it: here the configuration decides.
 
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;

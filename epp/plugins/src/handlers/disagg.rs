@@ -4,8 +4,8 @@ use super::data_parallel::through_primary_port;
 use super::{handler, host_port};
 use crate::SPANS;
 use crate::context::BuildContext;
+use crate::location::PeerEndpoint;
 use crate::params::Params;
-use crate::topology::PeerEndpoint;
 use stator_epp_scheduler::Request;
 use stator_epp_scheduler::plugin::{Built, Decider, NotRouted, Pick, ProfileHandler, Routing};
 use std::sync::Arc;
@@ -39,6 +39,7 @@ pub(crate) fn disagg(params: &mut Params<'_>, context: &mut BuildContext) -> Bui
     if prefill_first && decide_prefill.is_some() {
         params.wrong("deciders.prefill", "cannot decide before prefill with prefill-first");
     }
+    // Profiles that no decider leads to need not be there.
     require(params, context, "profiles.decode", Some(&decode));
     let prefills = prefill_first || decide_prefill.is_some();
     require(params, context, "profiles.prefill", prefills.then_some(&prefill));
@@ -170,6 +171,8 @@ impl Disagg {
         );
         let _entered = span.enter();
         let mut routing = Routing::to(primary);
+        // All encoders are named, since a sidecar spreads images over them; one prefiller
+        // computes the prompt.
         if let Some(pick) = encode {
             let addresses: Vec<_> =
                 pick.targets.iter().map(|target| target.endpoint.address.to_string()).collect();

@@ -3,9 +3,11 @@
 
 mod curve;
 mod observer;
+mod producer;
 mod scorer;
 
-pub(crate) use observer::{LatencyObserver, latency_observer};
+pub(crate) use observer::LatencyObserver;
+pub(crate) use producer::latency_observer;
 pub(crate) use scorer::latency_observation;
 
 #[cfg(test)]

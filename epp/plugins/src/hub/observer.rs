@@ -1,16 +1,13 @@
-//! `latency-observer-producer-hub`.
+//! Times to the first token at several loads, as observed of each endpoint.
 
 use super::curve::{Anchor, Anchors, Observation, rank};
-use crate::context::BuildContext;
 use crate::expiring::Expiring;
-use crate::params::{Bound, Params};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Observer, PlacedRequest, RequestProgress};
+use stator_epp_scheduler::plugin::{Observer, PlacedRequest, RequestProgress};
 use stator_epp_scheduler::{Request, Time};
 use stator_protos::WorkerRank;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Most requests that are followed at once; others are not learnt from.
@@ -20,64 +17,23 @@ const FOLLOWED_FOR: Duration = Duration::from_secs(600);
 /// The percentile that stands for an endpoint without load.
 const FLOOR_PERCENTILE: f64 = 10.0;
 
-/// `latency-observer-producer-hub`: learns each endpoint's time to the first token at several loads
-/// from the streamed answers that pass through the picker.
-///
-/// An endpoint's last `windowSize` observations are kept; the last `maxRequests` of those younger
-/// than `maxObservationAge` give two anchors, at `lowPercentile` and `typicalPercentile`, once
-/// there are `minRequests`. The floor is the tenth percentile of the tenth percentiles of
-/// `bucketHistorySize` periods of `bucketDuration`, the least of them kept. All is computed when a
-/// request is placed, at most every `intervalDuration`.
-///
-/// Source: the latency observer of the llm-d router.
-pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    params.text("inFlightLoadProducerName");
-    let window = params.whole("windowSize", 5000, 1..=1_000_000) as usize;
-    let requests = params.whole("maxRequests", 100, 1..=1_000_000) as usize;
-    if requests > window {
-        params.wrong("maxRequests", format!("{requests} is more than windowSize, {window}"));
-    }
-    let mut percentile = |name, default| params.number(name, default, Bound::Within(0.0, 100.0));
-    let low = percentile("lowPercentile", 25.0);
-    let typical = percentile("typicalPercentile", 50.0);
-    if low >= typical {
-        params.wrong("lowPercentile", format!("{low} is not below typicalPercentile, {typical}"));
-    }
-    let settings = Settings {
-        interval: params.duration("intervalDuration", Duration::from_secs(1)),
-        max_age: params.duration("maxObservationAge", Duration::from_secs(180)),
-        window,
-        requests,
-        min_requests: params.whole("minRequests", 10, 1..=1_000_000) as usize,
-        percentiles: [low, typical],
-        bucket: params.duration("bucketDuration", Duration::from_secs(60)),
-        history: params.whole("bucketHistorySize", 1000, 2..=1_000_000) as usize,
-    };
-    let state = State {
-        endpoints: FxHashMap::default(),
-        followed: Expiring::new(MAX_FOLLOWED, FOLLOWED_FOR),
-    };
-    let observed = Arc::new(LatencyObserver { settings, state: Mutex::new(state) });
-    context.new_latency_observer(observed.clone());
-    Built { observer: Some(observed), ..Built::default() }
-}
-
 /// Observations of all endpoints.
 pub(crate) struct LatencyObserver {
-    settings: Settings,
+    settings: ObserverSettings,
     state: Mutex<State>,
 }
 
-struct Settings {
-    interval: Duration,
-    max_age: Duration,
-    window: usize,
-    requests: usize,
-    min_requests: usize,
+/// Bounds and percentiles of observations, see `latency-observer-producer-hub`.
+pub(super) struct ObserverSettings {
+    pub(super) interval: Duration,
+    pub(super) max_age: Duration,
+    pub(super) window: usize,
+    pub(super) requests: usize,
+    pub(super) min_requests: usize,
     /// Percentiles of the low and of the typical anchor.
-    percentiles: [f64; 2],
-    bucket: Duration,
-    history: usize,
+    pub(super) percentiles: [f64; 2],
+    pub(super) bucket: Duration,
+    pub(super) history: usize,
 }
 
 struct State {
@@ -108,6 +64,13 @@ struct Window {
 }
 
 impl LatencyObserver {
+    /// Nothing is observed yet.
+    pub(super) fn new(settings: ObserverSettings) -> Self {
+        let followed = Expiring::new(MAX_FOLLOWED, FOLLOWED_FOR);
+        let state = State { endpoints: FxHashMap::default(), followed };
+        Self { settings, state: Mutex::new(state) }
+    }
+
     /// The present observation of an endpoint.
     pub(crate) fn anchors(&self, worker: WorkerRank, now: Time) -> Anchors {
         let mut state = self.state.lock();
@@ -118,7 +81,7 @@ impl LatencyObserver {
 }
 
 impl Window {
-    fn add(&mut self, seen: Observation, settings: &Settings, now: Time) {
+    fn add(&mut self, seen: Observation, settings: &ObserverSettings, now: Time) {
         if now.0.saturating_sub(self.bucket_began.0) >= settings.bucket {
             self.close_bucket(settings.history);
             self.bucket_began = now;
@@ -146,7 +109,7 @@ impl Window {
         self.floors.truncate(history);
     }
 
-    fn refresh(&mut self, settings: &Settings, now: Time) {
+    fn refresh(&mut self, settings: &ObserverSettings, now: Time) {
         // Once per interval at most: requests come more often than anchors change.
         let fresh = |computed: Time| now.0.saturating_sub(computed.0) < settings.interval;
         if self.computed.is_some_and(fresh) {

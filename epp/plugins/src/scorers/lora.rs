@@ -8,6 +8,9 @@ use stator_epp_scheduler::{Candidate, Lora, Request};
 
 /// `lora-affinity-scorer`: prefers endpoints where the request's adapter runs, or can be loaded.
 ///
+/// The placement core prefers loaded adapters as well, in the cost of `kv-aware`; this scorer is for
+/// configurations without it, and knows slots.
+///
 /// Score: 1 where the adapter runs, 0.8 where a slot is free, 0.6 where it waits for one, else 0.
 pub(crate) fn lora_affinity(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
     scorer(LoraAffinity)

@@ -1,9 +1,9 @@
-//! Sources of a session's identity.
+//! Plug-ins that say where sessions are named.
 
+use super::source::IdSource;
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::PluginSettings;
-use stator_epp_scheduler::HeaderView;
 use stator_epp_scheduler::plugin::Built;
 
 /// Header of the identity unless configured otherwise.
@@ -13,34 +13,6 @@ const ID_HEADER: &str = "x-session-id";
 /// Source: the agent identity of the llm-d router.
 const AGENT_HEADERS: [&str; 4] =
     ["x-claude-code-session-id", "x-session-affinity", "session-id", "session_id"];
-
-/// A place in a request's headers that can carry an identity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IdSource {
-    /// The value of a header, whose name is in lower case.
-    Header(String),
-    /// The value of a cookie.
-    Cookie(String),
-}
-
-impl IdSource {
-    /// The identity, `None` where it is absent or empty.
-    pub fn read<'a>(&self, headers: HeaderView<'a>) -> Option<&'a str> {
-        let value = match self {
-            Self::Header(name) => headers.get(name),
-            Self::Cookie(name) => headers.get("cookie").and_then(|cookies| {
-                let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
-                pairs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
-            }),
-        };
-        value.map(str::trim).filter(|value| !value.is_empty())
-    }
-}
-
-/// The first identity that any of the sources has.
-pub(super) fn first<'a>(sources: &[IdSource], headers: HeaderView<'a>) -> Option<&'a str> {
-    sources.iter().find_map(|source| source.read(headers))
-}
 
 /// `session-id-producer`: takes a session's identity from a header or from a cookie, for plug-ins
 /// that name it as an attribute.

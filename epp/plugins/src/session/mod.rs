@@ -1,27 +1,31 @@
 //! Plug-ins that keep the requests of a session on one endpoint.
+//!
+//! The placement core binds sessions too, for `kv-aware` and the proxy. These are llm-d's, work
+//! without that cost, insist where the core only prefers, and let the client carry the endpoint.
 
 mod identity;
+mod source;
 mod token;
 
-pub use identity::IdSource;
 pub(crate) use identity::{agent_identity, session_id};
+pub use source::IdSource;
 
 use crate::context::BuildContext;
 use crate::expiring::Expiring;
 use crate::filters::prefer;
 use crate::params::{Bound, Params};
-use identity::{first, id_sources};
+use identity::id_sources;
 use parking_lot::Mutex;
+use source::first;
 use stator_epp_scheduler::plugin::{
     Built, Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, RequestProgress,
     ResponseHeaders, Routing, Scorer, SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, Request, Time};
 use stator_protos::WorkerRank;
-use stator_protos::hash::SequenceHash;
+use stator_protos::hash::{SequenceHash, name_hash};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Header of the token unless configured otherwise.
 const TOKEN_HEADER: &str = "x-session-token";
@@ -120,7 +124,7 @@ impl Affinity {
                 candidates.iter().position(|candidate| token::names(&name, candidate.endpoint))
             }
             Strategy::Id { sources, bindings } => {
-                let id = xxh3_64(first(sources, request.headers)?.as_bytes());
+                let id = name_hash(first(sources, request.headers)?);
                 let worker = *bindings.lock().get(&id, now)?;
                 candidates.iter().position(|candidate| candidate.endpoint.worker == worker)
             }
@@ -175,7 +179,7 @@ impl Observer for Affinity {
         let Strategy::Id { sources, bindings } = &self.strategy else { return };
         let target = self.pick(placed.routing).and_then(|pick| pick.targets.first());
         let (Some(id), Some(target)) = (first(sources, request.headers), target) else { return };
-        let (id, worker) = (xxh3_64(id.as_bytes()), target.endpoint.worker);
+        let (id, worker) = (name_hash(id), target.endpoint.worker);
         bindings.lock().insert(id, worker, now);
         if let Some(listener) = self.listener.get() {
             listener.sent(worker, &[SequenceHash(id)]);

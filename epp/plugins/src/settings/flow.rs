@@ -160,6 +160,7 @@ pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext)
     seconds("evictionSweepSeconds", 300.0, 0.001);
     params.without_effect("evictionSweepSeconds");
     let decay = params.number("lasDecayFactor", DECAY_FACTOR, Bound::UpTo(1.0));
+    // Configurations of earlier routers give a decay factor instead of a half-life.
     let old =
         params.has("lasDecayFactor") && (!params.has("lasHalfLifeSeconds") || given.is_zero());
     let half_life = if old { half_life_of(decay) } else { forever_if_zero(given) };

@@ -155,6 +155,7 @@ fn http_source(params: &mut Params<'_>, path: &str, scheme: Scheme) -> HttpSourc
     if cert.is_some() != key.is_some() {
         params.wrong("clientCertPath", "needs clientKeyPath, and the other way round");
     }
+    // Absent and zero both leave the interval to the flag.
     let interval = params.has("interval");
     let every = params.duration("interval", Duration::ZERO);
     let path = params.text("path").unwrap_or_else(|| path.to_owned());

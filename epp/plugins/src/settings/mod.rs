@@ -5,6 +5,7 @@ mod flow;
 mod load;
 mod media;
 mod metrics;
+mod plain;
 mod precise;
 mod tokens;
 
@@ -26,14 +27,12 @@ pub(crate) use metrics::{
     cluster_metrics_extractor, cluster_metrics_source, metrics_extractor, metrics_source,
     models_source,
 };
+pub(crate) use plain::{k8s_source, plain};
 pub(crate) use precise::{precise, precise_producer};
 pub(crate) use tokens::token_producer;
 
-use crate::context::BuildContext;
-use crate::params::Params;
 use crate::reporter::AttributeReporter;
 use crate::session::IdSource;
-use stator_epp_scheduler::plugin::Built;
 
 /// Work that another room does for a plug-in.
 #[derive(Clone, Debug)]
@@ -66,19 +65,6 @@ pub enum PluginSettings {
     AgentIdentity(Vec<IdSource>),
     /// Tell the data plane a number about each request.
     AttributeReporter(AttributeReporter),
-}
-
-/// A plug-in without parameters, whose work is done wherever its type name is known.
-pub(crate) fn plain(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    Built::default()
-}
-
-/// `k8s-notification-source`: endpoints are watched in any case, whatever object is named here.
-pub(crate) fn k8s_source(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    for name in ["group", "version", "kind"] {
-        params.text(name);
-    }
-    Built::default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::BuildContext;
 use crate::build;
 use crate::testing::check_errors;
 use serde_json::{Value, json};

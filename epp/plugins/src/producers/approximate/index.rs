@@ -1,4 +1,8 @@
 //! Index of the blocks that endpoints are believed to hold.
+//!
+//! The KV index predicts as well, in the blocks that engines report and until they do. This index
+//! is llm-d's: blocks of its own size, of text where there are no tokens, and an LRU for each
+//! endpoint, which its scorers and thresholds were tuned for.
 
 use crate::lru::LruKeys;
 use rustc_hash::FxHashMap;

@@ -49,6 +49,7 @@ pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -
         capacity: params.whole("lruCapacityPerServer", 31_250, 1..=100_000_000) as usize,
         given: params.choice("prefixHashSource", &[("body", false), ("metadata", true)]),
     };
+    // Of several producers each has its own place in candidates.
     let source = context.new_approximate_source();
     let (state, listener) = Default::default();
     let plugin = Arc::new(Approximate { settings, source, state, listener });

@@ -1,4 +1,8 @@
 //! `predicted-latency-producer`.
+//!
+//! The placement core learns too: the speeds of one worker, for a cost that compares workers. This
+//! one predicts latencies of a request from an endpoint's load, for scorers and admitters of llm-d
+//! that hold them against objectives.
 
 mod model;
 
@@ -58,6 +62,7 @@ pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> 
     params.text("inFlightLoadProducerName");
     let ttl = params.duration("contextTTL", Duration::from_secs(300));
     let factor = params.number("sloBufferFactor", 1.0, Bound::Above(0.0));
+    // One predictor learns from all answers; a second one would learn the same.
     context.claim("predicted-latency-producer", params);
     context.slo_factor().get_or_init(|| factor);
     let state = State { models: FxHashMap::default(), followed: Expiring::new(MAX_FOLLOWED, ttl) };
