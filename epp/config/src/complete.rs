@@ -135,6 +135,7 @@ fn handler(document: &mut Document, findings: &Findings) {
 
 /// A profile ends with a picker, and its scorers have weights.
 fn pickers_and_weights(document: &mut Document, position: usize, findings: &Findings) {
+    // A copy, because the document is asked for plug-ins and gets new ones meanwhile.
     let mut profile = document.profiles[position].clone();
     let mut picker: Option<String> = None;
     for ProfilePlugin { reference, weight } in &mut profile.plugins {

@@ -7,7 +7,7 @@ use crate::document::{
     DataLayerEntry, Document, GateEntry, PluginEntry, ProfileEntry, ProfilePlugin, Reference,
     Setting, SourceEntry,
 };
-use crate::fields::{At, MappingFields};
+use crate::fields::{At, MappingFields, refer};
 use crate::findings::Findings;
 use crate::suggest::did_you_mean;
 use crate::tree::Tree;
@@ -250,11 +250,6 @@ pub(crate) fn referred(fields: Option<MappingFields<'_>>) -> Option<Reference> {
 
 fn reference(fields: &MappingFields<'_>) -> Option<Reference> {
     fields.required("pluginRef").map(refer)
-}
-
-/// A text as a reference.
-pub(crate) fn refer(At { path, value: name }: At<String>) -> Reference {
-    Reference { path, name, why: None }
 }
 
 fn check_name(name: &At<String>, findings: &Findings) {

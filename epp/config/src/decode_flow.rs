@@ -1,8 +1,7 @@
 //! The `flowControl` part of a configuration, with the defaults of its values.
 
-use crate::decode::refer;
 use crate::document::{BandEntry, FlowControlEntry, Reference, Setting};
-use crate::fields::{At, MappingFields};
+use crate::fields::{At, MappingFields, refer};
 use crate::findings::Findings;
 use crate::tree::Tree;
 use std::time::Duration;

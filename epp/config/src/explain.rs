@@ -16,6 +16,7 @@ pub(crate) fn explain(document: &Document) -> String {
         "# The effective configuration. Comments say why there is what nobody wrote.",
         None,
     );
+    // In the order of the API, so that the page can be compared with what was written.
     page.line(0, "apiVersion: llm-d.ai/v1alpha1", None);
     page.line(0, "kind: EndpointPickerConfig", None);
     page.line(0, "featureGates:", None);
@@ -125,6 +126,7 @@ impl Page {
                 self.reference(2, "- pluginRef", extractor);
             }
         }
+        // Defaults of these are absence, and absent keys are not written.
         let discoveries =
             [("discovery", &layer.discovery), ("peerDiscovery", &layer.peer_discovery)];
         for (name, discovery) in discoveries {

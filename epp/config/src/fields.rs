@@ -1,6 +1,7 @@
 //! Decoding that goes on after a fault: a mapping's fields are taken one by one, each fault is
 //! noted with its path, and what nobody asked for is unknown.
 
+use crate::document::Reference;
 use crate::findings::Findings;
 use crate::suggest::did_you_mean;
 use crate::tree::{Tree, child};
@@ -173,4 +174,9 @@ impl<'t> MappingFields<'t> {
             }
         }
     }
+}
+
+/// A text as a reference.
+pub(crate) fn refer(At { path, value: name }: At<String>) -> Reference {
+    Reference { path, name, why: None }
 }

@@ -2,8 +2,7 @@
 
 use crate::exposition::{Metric, Row, SeriesValue, merged, single, write};
 use crate::names;
-use crate::pools::PoolReading;
-use crate::snapshot::{FeedSnapshot, FeedsSnapshot, SkippedEvents};
+use crate::snapshot::{FeedSnapshot, FeedsSnapshot, PoolReading, SkippedEvents};
 use prometheus_client::encoding::DescriptorEncoder;
 
 /// Writes the counts of all pools' feeds. Without a pool that follows events nothing is written.
@@ -12,6 +11,7 @@ pub(crate) fn encode(
     seen: &[PoolReading<'_>],
 ) -> std::fmt::Result {
     let feeds: Vec<_> = seen.iter().filter_map(|(_, pool)| pool.feeds.as_ref()).collect();
+    // Families without a value would tell that feeds are idle where none are configured.
     if feeds.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use crate::bounded::{BoundedValues, OTHER};
 use crate::exposition::{Metric, Row, SeriesValue, merged, single, write};
-use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
+use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolReading, PoolSnapshot};
 use crate::{feeds, flow, names};
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -108,8 +108,6 @@ impl Pools {
     }
 }
 
-/// A pool's name, and its state.
-pub(crate) type PoolReading<'a> = (&'a str, PoolSnapshot);
 type Level = fn(&PoolSnapshot) -> Option<f64>;
 
 /// Gauges of a pool as a whole. Without an endpoint that reports there is no mean.
@@ -200,6 +198,7 @@ fn in_flight_rows<'a>(
         for flow in &endpoint.flows {
             row(bound(&flow.fairness_id), &*flow.priority, &flow.in_flight);
         }
+        // Without a row of its own an idle endpoint would look like one that is gone.
         if endpoint.flows.is_empty() || endpoint.others != InFlight::default() {
             row("", "", &endpoint.others);
         }

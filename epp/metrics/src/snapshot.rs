@@ -3,6 +3,9 @@
 use stator_epp_scheduler::{EngineLoad, FlowLoad, InFlight, STALE, Saturation, Scheduler, Time};
 use std::sync::Arc;
 
+/// A pool's name, and its state.
+pub(crate) type PoolReading<'a> = (&'a str, PoolSnapshot);
+
 /// State of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolSnapshot {
@@ -161,6 +164,7 @@ impl PoolSnapshot {
             priority: flow.priority.to_string(),
             in_flight: flow.in_flight,
         };
+        // Both come in the order of the endpoints.
         let endpoints = scheduler.endpoints().zip(scheduler.flows());
         let endpoints = endpoints.map(|((endpoint, load, _), (flows, others))| EndpointSnapshot {
             name: endpoint.name.clone(),

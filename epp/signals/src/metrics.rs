@@ -79,6 +79,7 @@ impl SignalMetrics {
             ("tokenizers", "Tokenizers loaded", &self.tokenizers),
             ("tokenizers_failed", "Tokenizers that could not be loaded", &self.tokenizers_failed),
         ];
+        // Clones count in the same place.
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
         }

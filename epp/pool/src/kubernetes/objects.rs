@@ -58,6 +58,7 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
     struct Spec {
         node_name: String,
     }
+    // Only the fields that are read: a pod has hundreds, and thousands of pods come at once.
     let Object { metadata, spec, status }: Object<Spec, Status> = serde_json::from_str(json)?;
     let deleting = metadata.is_deleting();
     let active_ports = ACTIVE_PORTS.iter().find_map(|name| metadata.annotations.get(*name));
@@ -112,6 +113,7 @@ pub(crate) fn pool(json: &str) -> serde_json::Result<Option<PoolSpec>> {
         Some("kubernetes.io/h2c") => AppProtocol::H2c,
         _ => AppProtocol::Http,
     };
+    // The API server holds the limit too, unless its definition is an older one.
     let ports = spec.target_ports.iter().take(PORTS_MAX).map(|port| port.number);
     Ok((!metadata.is_deleting()).then(|| PoolSpec {
         selector: spec.selector.match_labels.into_iter().collect(),

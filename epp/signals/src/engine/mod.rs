@@ -10,10 +10,12 @@
 
 mod collector;
 mod ranks;
+mod settings;
 mod union;
 
+pub use settings::EngineSettings;
+
 use crate::roster::Roster;
-use crate::scrape::{Mappings, ScrapeSettings};
 use crate::{SignalMetrics, WorkerSink};
 use collector::Collector;
 use parking_lot::Mutex;
@@ -23,66 +25,9 @@ use stator_epp_scheduler::Endpoint;
 use stator_events::subscribe::{self, Subscription};
 use stator_protos::{WorkerId, WorkerRank};
 use stator_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-
-/// Settings for finding engines' KV events, and bounds on what is kept of them.
-#[derive(Clone, Debug)]
-pub struct EngineSettings {
-    /// Port of rank 0's events, 5557 by default; rank r is at this plus r. `None`: the picker
-    /// connects to no engine.
-    pub port: Option<u16>,
-    /// Address that engines connect to, `tcp://address:port`; none by default.
-    pub bind: Option<String>,
-    /// Port of rank 0's replays, if engines have one; rank r is at this plus r.
-    pub replay_port: Option<u16>,
-    /// Beginning of the topics of wanted messages; empty by default, which is every topic.
-    pub topic: String,
-    /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
-    /// followed, others are not.
-    pub block_size: NonZeroU32,
-    /// Blocks of one rank of an engine that are known at once; 4 Mi by default. Further ones are
-    /// ignored.
-    pub blocks_max: usize,
-    /// Engines' metrics pages, which tell how many ranks are behind one port, and which engine an
-    /// endpoint has. `None`, the default: every endpoint is one rank.
-    pub pages: Option<(ScrapeSettings, Mappings)>,
-}
-
-impl EngineSettings {
-    /// The default settings for an index of such blocks.
-    pub fn new(block_size: NonZeroU32) -> Self {
-        Self {
-            port: Some(5557),
-            bind: None,
-            replay_port: None,
-            topic: String::new(),
-            block_size,
-            blocks_max: 1 << 22,
-            pages: None,
-        }
-    }
-
-    /// Events of a rank of the engine at this address; `None` if the picker does not connect to
-    /// engines.
-    fn subscription(&self, ip: IpAddr, rank: u16) -> Option<Subscription> {
-        let endpoint = zmq(ip, self.port?, rank);
-        Some(Subscription { endpoint, prefixes: vec![self.topic.clone()], silence: None })
-    }
-
-    /// Address at which the rank repeats events, if it does.
-    fn replay_endpoint(&self, ip: IpAddr, rank: u16) -> Option<String> {
-        Some(zmq(ip, self.replay_port?, rank))
-    }
-}
-
-/// The address of a rank's socket; `port` is that of rank 0.
-fn zmq(ip: IpAddr, port: u16, rank: u16) -> String {
-    format!("tcp://{}", SocketAddr::new(ip, port.saturating_add(rank)))
-}
 
 /// Follows the events of engines in the background. Dropping it ends that.
 pub struct EngineFeeds {
@@ -131,6 +76,7 @@ impl EngineFeeds {
             *ports.entry(endpoint.worker.worker).or_default() += 1;
         }
         let wanted = endpoints.iter().map(|endpoint| {
+            // Where a pod has several ports, each is a rank: no page need tell of further ones.
             let has_one_port = ports[&endpoint.worker.worker] == 1;
             (endpoint.worker, self.plan(endpoint, has_one_port))
         });
@@ -219,7 +165,7 @@ impl EngineFeeds {
             uid: endpoint.uid.clone(),
             subscription: self.settings.subscription(ip, rank),
             replay_endpoint: self.settings.replay_endpoint(ip, rank),
-            page: pages.and_then(|pages| RankPage::of(endpoint, pages)),
+            page: pages.and_then(|(scrape, mappings)| RankPage::of(endpoint, scrape, mappings)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Follows an engine that may have several data-parallel ranks behind one port.
 
-use super::EngineSettings;
+use super::settings::EngineSettings;
 use super::union::{RANKS_MAX, Union};
 use crate::scrape::{Mappings, ScrapeSettings};
 use crate::{SignalMetrics, WorkerSink};
@@ -44,7 +44,8 @@ impl RankPage {
     /// The page of an endpoint's engine; `None` if its pages report no ranks.
     pub(super) fn of(
         endpoint: &Endpoint,
-        (scrape, mappings): &(ScrapeSettings, Mappings),
+        scrape: &ScrapeSettings,
+        mappings: &Mappings,
     ) -> Option<Self> {
         let engine = match mappings.engine(endpoint) {
             "vllm" => Engine::Vllm,

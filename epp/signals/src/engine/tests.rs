@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::scrape::tests::{endpoint, server, with_length};
+use crate::scrape::{Mappings, ScrapeSettings};
 use crate::testkit::DEADLINE;
 use stator_events::KvSink;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -9,6 +10,7 @@ use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
 use stator_protos::{Generation, WorkerRank};
 use stator_zmtp::Publisher;
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 const BLOCK: NonZeroU32 = NonZeroU32::new(4).expect("not 0");

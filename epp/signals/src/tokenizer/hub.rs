@@ -2,7 +2,7 @@
 //!
 //! Source: the cache layout and the `resolve` addresses of Hugging Face Hub.
 
-use super::source::{
+use super::files::{
     FILE_BYTES_MAX, FILES, Files, SourceError, blocking, folder_stamp, read_folder,
 };
 use stator_http::{Connection, TlsOptions, Url};

@@ -4,13 +4,15 @@
 //! be asked. Without one a picker falls back to blocks of text, and [`TokenizerState`] says why.
 //! [`Renderer`] is the third way: a server that turns requests into token ids.
 
+mod files;
 mod hub;
 mod render;
 mod source;
 
+pub use files::SourceError;
 pub use hub::HubSource;
 pub use render::{RenderError, RenderSettings, Renderer};
-pub use source::{AgentSource, SourceError, TokenizerSource};
+pub use source::{AgentSource, TokenizerSource};
 
 use crate::SignalMetrics;
 use stator_model::Model;
