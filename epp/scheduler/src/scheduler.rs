@@ -24,8 +24,6 @@ mod replicas;
 pub struct Scheduler {
     program: Program,
     slots: Slots,
-    /// Counts the changes of [`EndpointSlot::own`].
-    own_version: u64,
     placement: Placement,
     /// Tokens that a prompt leaves to be computed, on average over those sent lately.
     prompt_tokens: f64,
@@ -65,7 +63,6 @@ impl Scheduler {
         Self {
             program,
             slots: Slots::weighing(settings.tier_weights),
-            own_version: 0,
             prompt_tokens: PROMPT_TOKENS,
             placement,
             tickets: Tickets::new(
@@ -88,7 +85,6 @@ impl Scheduler {
     /// nothing.
     pub fn set_endpoints(&mut self, endpoints: &[Arc<Endpoint>]) {
         for left in self.slots.retain(endpoints) {
-            self.own_version += 1;
             self.placement.worker_down(left);
             self.program.observers.iter().for_each(|observer| observer.plugin.left(left));
         }
@@ -136,7 +132,7 @@ impl Scheduler {
         (slot.generation, slot.publishes_events) = (generation, true);
         let worker = worker(slot);
         // What was booked there counts no more for the cost.
-        self.own_version += 1;
+        self.slots.own_changed();
         self.placement.worker_down(rank);
         self.placement.worker_up(worker);
         self.describe(rank);
@@ -274,10 +270,7 @@ impl Scheduler {
                 // It comes with the last one, and the prompt was computed some time before.
                 (false, _) => false,
             };
-            if let Some(slot) = self.slots.of(reservation) {
-                slot.computes(ticket.flow, tokens);
-                self.own_version += 1;
-            }
+            self.slots.compute(reservation, ticket.flow, tokens);
         }
         for observer in &self.program.observers {
             observer.plugin.first_token(progress, now);
@@ -389,9 +382,8 @@ impl Scheduler {
             let booked = self.placement.book(&placed, rank);
             // It stays with the endpoint that answers, which is the first.
             placed.session = None;
-            if let (Some(booked), Some(slot)) = (booked, self.slots.get_mut(rank)) {
-                slot.takes(flow, request, uncached + output);
-                self.own_version += 1;
+            let slot = booked.is_some().then(|| self.slots.take(rank, request, uncached + output));
+            if let (Some(booked), Some(slot)) = (booked, slot.flatten()) {
                 if !call.watched {
                     slot.unsettled.push(call.now.after(self.settle), decision.ticket);
                 }
@@ -430,9 +422,7 @@ impl Scheduler {
         let tokens = ticket.prompt_tokens + ticket.output_tokens;
         for reservation in ticket.reservations {
             self.placement.release(reservation.booking);
-            if let Some(slot) = self.slots.of(&reservation) {
-                self.own_version += 1;
-                slot.releases(ticket.flow, tokens);
+            if let Some(slot) = self.slots.release(&reservation, ticket.flow, tokens) {
                 let open = slot.own.requests as usize;
                 slot.unsettled.forget_ended(open, |number| self.tickets.is_held(number));
             }

@@ -1,4 +1,8 @@
 //! State of a pool's endpoints.
+//!
+//! The placement core's tracker counts load too: in blocks and prompt tokens of a worker's present
+//! life, for its cost. Slots count requests and tokens by flow and over lives, for saturation,
+//! metrics and plug-ins, whether or not anything asks for that cost.
 
 use crate::tickets::{Due, FlowKey, Reservation};
 use crate::{
@@ -64,7 +68,7 @@ impl EndpointSlot {
     }
 
     /// Adds a request that counts for `tokens`.
-    pub(crate) fn takes(&mut self, flow: FlowKey, request: &Request<'_>, tokens: u64) {
+    fn takes(&mut self, flow: FlowKey, request: &Request<'_>, tokens: u64) {
         let load = self.flows.entry(flow).or_insert_with(|| FlowLoad {
             fairness_id: request.fairness_id.into(),
             priority: request.priority,
@@ -77,7 +81,7 @@ impl EndpointSlot {
     }
 
     /// Takes `tokens` off a request's load: they are computed.
-    pub(crate) fn computes(&mut self, flow: FlowKey, tokens: u64) {
+    fn computes(&mut self, flow: FlowKey, tokens: u64) {
         let load = self.flows.get_mut(&flow).map(|load| &mut load.in_flight);
         for in_flight in [Some(&mut self.own), load].into_iter().flatten() {
             in_flight.tokens = in_flight.tokens.saturating_sub(tokens);
@@ -85,7 +89,7 @@ impl EndpointSlot {
     }
 
     /// Ends a request, of which `tokens` are left.
-    pub(crate) fn releases(&mut self, flow: FlowKey, tokens: u64) {
+    fn releases(&mut self, flow: FlowKey, tokens: u64) {
         self.computes(flow, tokens);
         self.own.requests = self.own.requests.saturating_sub(1);
         if let Entry::Occupied(mut load) = self.flows.entry(flow) {
@@ -165,6 +169,8 @@ pub(crate) struct Slots {
     slots: Vec<EndpointSlot>,
     epochs: u64,
     tiers: TierWeights,
+    /// Changes of [`EndpointSlot::own`].
+    own_version: u64,
 }
 
 impl Slots {
@@ -196,8 +202,9 @@ impl Slots {
         let stays =
             |slot: &EndpointSlot| lives.contains(&(slot.endpoint.worker, &slot.endpoint.uid));
         let left = self.slots.iter().filter(|slot| !stays(slot)).map(|slot| slot.endpoint.worker);
-        let left = left.collect();
+        let left: Vec<_> = left.collect();
         self.slots.retain(stays);
+        self.own_version += left.len() as u64;
         left
     }
 
@@ -216,8 +223,53 @@ impl Slots {
         }
     }
 
+    /// Differs whenever the load in flight from this replica does.
+    pub(crate) fn own_version(&self) -> u64 {
+        self.own_version
+    }
+
+    /// Notes a change of the load in flight that other slots do not show.
+    pub(crate) fn own_changed(&mut self) {
+        self.own_version += 1;
+    }
+
+    /// Adds a request that counts for `tokens` to an endpoint's load; the slot, if it is there.
+    pub(crate) fn take(
+        &mut self,
+        rank: WorkerRank,
+        request: &Request<'_>,
+        tokens: u64,
+    ) -> Option<&mut EndpointSlot> {
+        let position = self.position(rank).ok()?;
+        self.own_version += 1;
+        let slot = &mut self.slots[position];
+        slot.takes(FlowKey::of(request), request, tokens);
+        Some(slot)
+    }
+
+    /// Takes `tokens` off the load of a request, where its slot is still there: they are computed.
+    pub(crate) fn compute(&mut self, reservation: &Reservation, flow: FlowKey, tokens: u64) {
+        if let Some(slot) = self.of(reservation) {
+            slot.computes(flow, tokens);
+            self.own_version += 1;
+        }
+    }
+
+    /// Ends a request, of which `tokens` are left; the slot, if it is still there.
+    pub(crate) fn release(
+        &mut self,
+        reservation: &Reservation,
+        flow: FlowKey,
+        tokens: u64,
+    ) -> Option<&mut EndpointSlot> {
+        self.own_version += u64::from(self.of(reservation).is_some());
+        let slot = self.of(reservation)?;
+        slot.releases(flow, tokens);
+        Some(slot)
+    }
+
     /// The slot in which a reservation was made, if it is still there.
-    pub(crate) fn of(&mut self, reservation: &Reservation) -> Option<&mut EndpointSlot> {
+    fn of(&mut self, reservation: &Reservation) -> Option<&mut EndpointSlot> {
         self.get_mut(reservation.rank).filter(|slot| slot.epoch == reservation.epoch)
     }
 

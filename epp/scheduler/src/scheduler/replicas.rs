@@ -64,6 +64,6 @@ impl Scheduler {
 
     /// Differs whenever [`Scheduler::own`] does; 0 while nothing was ever in flight.
     pub fn own_version(&self) -> u64 {
-        self.own_version
+        self.slots.own_version()
     }
 }
