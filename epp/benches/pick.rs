@@ -16,7 +16,8 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use prost::Message;
 use stator_body::ParserSet;
-use stator_epp::director::{DirectorSettings, PoolDirector};
+use stator_epp::director::PoolDirector;
+use stator_epp::director::settings::DirectorSettings;
 use stator_epp::exchange::Interest;
 use stator_epp::ext_proc::{ExtProc, ExtProcSettings};
 use stator_epp::observe::Observe;
@@ -87,6 +88,7 @@ fn service(endpoints: u8) -> ExtProc<PoolDirector> {
         renderer: None,
         verify_served: false,
         reads_text: false,
+        pins: false,
     };
     let metrics = EppMetrics::register(Build::default(), &mut Default::default());
     let observe = Observe::new(pool.name(), metrics, Vec::new(), None);

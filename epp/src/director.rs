@@ -2,6 +2,8 @@
 //!
 //! Read [`PoolDirector::route`]: a line per stage.
 
+pub mod settings;
+
 use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, Routed};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
@@ -9,20 +11,18 @@ use crate::observe::{Observe, RequestRecord};
 use crate::parsed_request::{ParsedRequest, RewriteSource};
 use crate::place::{PlacementError, Placer, Ready};
 use crate::pool::Pool;
-use crate::prompt::{self, MeasuredPrompt};
+use crate::prompt::{MeasuredPrompt, PromptMeter};
 use crate::refuse;
 use crate::text;
 use crate::unasked::UnaskedWatch;
 use crate::watch::{AnswerWatch, PlacedRecord};
 use bytes::Bytes;
 use futures::future::Either;
-use stator_body::{Api, Body, FieldRules, ParserSet};
+use settings::DirectorSettings;
+use stator_body::{Api, Body};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::{EppMetrics, Unscreened};
-use stator_epp_plugins::IdSource;
-use stator_epp_plugins::settings::{InFlightLoad, MediaEstimate};
 use stator_epp_scheduler::Decision;
-use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
 use stator_queue::InvalidSettings;
 use std::future::pending;
@@ -37,43 +37,6 @@ const INLINE_BODY_MAX_BYTES: usize = 16 << 10;
 /// The prompts of bodies above this size, in bytes, take milliseconds to tokenize, which no other
 /// request need wait for.
 const QUICK_BODY_MAX_BYTES: usize = 256 << 10;
-
-/// The operator's settings for requests.
-#[derive(Clone)]
-pub struct DirectorSettings {
-    /// APIs that are read.
-    pub parsers: ParserSet,
-    /// Fields that go on, of the bodies that are read.
-    pub fields: FieldRules,
-    /// Whether a request is refused if nobody can screen its body.
-    pub refuse_unscreened: bool,
-    /// Least part of every answer that is watched.
-    pub interest: Interest,
-    /// Whether streams end with the request although the answer's body passes through. It spares
-    /// the cost of every token, and loses answers that begin at the same moment.
-    pub leaves_early: bool,
-    /// Whether all candidates' scores go to the data plane.
-    pub scores: bool,
-    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too. Data planes
-    /// that take one address refuse a list.
-    pub fallbacks: bool,
-    /// Whether token ids travel on in `nvext.token_data` to endpoints that take them.
-    pub token_ids: bool,
-    /// Load that a request adds while it is in flight.
-    pub in_flight: InFlightLoad,
-    /// Sources of a request's fairness identity if no header gives it, first to last.
-    pub identities: Vec<IdSource>,
-    /// Estimates of the tokens of media, for prompts that are measured as text.
-    pub media: MediaEstimate,
-    /// The server that renders prompts to tokens, where the configuration names one.
-    pub renderer: Option<Arc<Renderer>>,
-    /// Whether answers tell the client which endpoint served them.
-    pub verify_served: bool,
-    /// Whether a plug-in reads prompts as text.
-    pub reads_text: bool,
-    /// Whether requests may name their endpoint.
-    pub pins: bool,
-}
 
 /// Decides for one pool; a clone decides alike.
 #[derive(Clone)]
@@ -123,6 +86,7 @@ impl PoolDirector {
         let request = {
             let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };
             ParsedRequest::read(&head, body.contiguous(), &self.settings, source)
+                .map_err(|error| refuse::unreadable(&error))
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
         if self.pool.is_adapter(request.target()) {
@@ -197,11 +161,11 @@ impl PoolDirector {
     fn measure(&self, request: &ParsedRequest, rendered: Option<Vec<u32>>) -> MeasuredPrompt {
         let Some(parsed) = &request.parsed else { return MeasuredPrompt::nothing() };
         let adapter = Some(request.target()).filter(|model| self.pool.is_adapter(model));
+        let meter =
+            PromptMeter { tokenizer: self.pool.tokenizer(), block_size: self.pool.block_size() };
         let measure = || match rendered {
-            Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
-            None => {
-                prompt::measure(&self.pool, parsed, &request.body, adapter).with(request.media_size)
-            }
+            Some(ids) => meter.of_tokens(parsed, ids, adapter),
+            None => meter.measure(parsed, &request.body, adapter).with(request.media_size),
         };
         match request.body.len() > QUICK_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),

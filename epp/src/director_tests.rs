@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use stator_epp_config::LoadOptions;
 use stator_epp_metrics::{Build, EppMetrics};
+use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
 use stator_epp_pool::{Pod, PoolSpec};
 use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_of};

@@ -1,8 +1,9 @@
 //! The changes of request bodies, also of those that come after the decision.
 
-use crate::director::DirectorSettings;
+use crate::director::settings::DirectorSettings;
 use crate::exchange::{Refusal, RequestBody, RequestHead};
 use crate::parsed_request::{ParsedRequest, RewriteSource, described};
+use crate::refuse;
 use crate::text;
 use bytes::Bytes;
 use stator_body::{Body, Field, Screening, write_token_ids};
@@ -50,7 +51,7 @@ impl LateEdit {
     ///
     /// # Errors
     ///
-    /// The refusals of [`ParsedRequest::read`].
+    /// The refusal of what [`ParsedRequest::read`] cannot read.
     pub(crate) fn apply(
         &self,
         pieces: &[Bytes],
@@ -60,7 +61,8 @@ impl LateEdit {
         for piece in pieces {
             body.push(piece.clone()).expect("nothing is longer than all memory");
         }
-        let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, source)?;
+        let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, source)
+            .map_err(|error| refuse::unreadable(&error))?;
         let body = edited(&body, &request, None);
         let ParsedRequest { model, rewritten, screening, unread, .. } = request;
         Ok(LateBody { body, screening, unread, asked_model: model, rewritten })

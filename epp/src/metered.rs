@@ -43,6 +43,7 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
     fn named<T: ?Sized>(like: &Named<T>, plugin: Arc<T>) -> Named<T> {
         Named { plugin, ..like.clone() }
     }
+    // A wrapper around each plug-in: none of them knows metrics.
     let filter = |known: &Named<dyn Filter>| {
         named(known, Arc::new(Metered::of(metrics, "Filter", known)) as Arc<dyn Filter>)
     };

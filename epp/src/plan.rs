@@ -30,6 +30,7 @@ pub(crate) fn scraping(settings: &EppSettings) -> anyhow::Result<(ScrapeSettings
     scrape.path.clone_from(&source.path);
     scrape.port = source.port;
     scrape.by_labels = source.by_labels;
+    // The configuration comes before the flag, as in the llm-d router.
     scrape.interval = source.interval.unwrap_or(scrape.interval);
     if source.scheme == Scheme::Https {
         scrape.tls = Some(tls(source).config()?);

@@ -1,11 +1,14 @@
 //! One pool at run time: its view, its scheduler, its tokenizer. Everything that its endpoints
 //! and its requests have to say comes together here, under one short lock.
+//!
+//! `proxy::standalone`'s pool is its sibling. They share what each can be without the other: blocks,
+//! placement, gate and outbox. They differ in who decides under the lock (a scheduler of plug-ins
+//! here), in who comes and goes (a watched view here, agents there), and in when a request ends.
 
-use crate::flow::Flow;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
-use stator_epp_metrics::PoolSnapshot;
+use stator_epp_metrics::{FlowSnapshot, PoolSnapshot};
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::plugin::RequestProgress;
 use stator_epp_scheduler::{
@@ -43,11 +46,19 @@ pub struct Pool {
     /// Counters of the endpoints' signals.
     signals: OnceLock<SignalMetrics>,
     /// Queues in which requests wait for room in the pool, if they do.
-    waiting: OnceLock<Weak<Flow>>,
+    waiting: OnceLock<Weak<dyn WaitingRoom>>,
     /// LoRA adapters that some endpoint has spoken of.
     adapters: ArcSwap<FxHashSet<String>>,
     start: Instant,
     seed: AtomicU64,
+}
+
+/// Queues in which requests wait for room in a pool.
+pub(crate) trait WaitingRoom: Send + Sync {
+    /// There may be room.
+    fn kick(&self);
+    /// Fill of the queues.
+    fn snapshot(&self) -> FlowSnapshot;
 }
 
 /// A pool's link to other replicas.
@@ -162,15 +173,15 @@ impl Pool {
 
     /// Names the queues in which requests wait; they hear when there may be room. Once; a second
     /// call has no effect.
-    pub(crate) fn wait_at(&self, flow: &Arc<Flow>) {
+    pub(crate) fn wait_at(&self, room: Weak<dyn WaitingRoom>) {
         // The first stays: a pool has one flow control for the life of the process.
-        let _ = self.waiting.set(Arc::downgrade(flow));
+        let _ = self.waiting.set(room);
     }
 
     /// There may be room. Not to be called under the scheduler's lock.
     pub(crate) fn kick(&self) {
-        if let Some(flow) = self.waiting.get().and_then(Weak::upgrade) {
-            flow.kick();
+        if let Some(room) = self.waiting.get().and_then(Weak::upgrade) {
+            room.kick();
         }
     }
 
@@ -428,7 +439,7 @@ impl stator_epp_metrics::PoolView for Pool {
         PoolSnapshot {
             sources: signals.map(SignalMetrics::source).into_iter().collect(),
             feeds: signals.and_then(SignalMetrics::feeds),
-            flow: self.waiting.get().and_then(Weak::upgrade).map(|flow| flow.snapshot()),
+            flow: self.waiting.get().and_then(Weak::upgrade).map(|room| room.snapshot()),
             ..self.with(|scheduler, now| PoolSnapshot::of(scheduler, now))
         }
     }

@@ -1,13 +1,13 @@
 //! A request's prompt in the terms of scheduling: tokens and block hashes where there is a
 //! tokenizer, blocks of text where there is none.
 
-use crate::pool::Pool;
 use stator_api::openai::chat;
 use stator_body::{Api, Field, ParsedBody, unquote};
 use stator_model::Model;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::text::{BYTES_PER_TOKEN, estimated_tokens, text_hashes, text_seed};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Unit in which a prompt was measured.
@@ -61,43 +61,54 @@ pub(crate) struct MediaSize {
     pub tokens: u64,
 }
 
-/// Measures the prompt of a parsed body for a pool. `adapter` is the LoRA adapter that is asked
-/// for, if it is one.
-///
-/// A request that the tokenizer cannot express, or that its template refuses, is measured as
-/// text: whether it can be served is for the engine to say.
-pub(crate) fn measure(
-    pool: &Pool,
-    parsed: &ParsedBody,
-    body: &[u8],
-    adapter: Option<&str>,
-) -> MeasuredPrompt {
-    let token_ids = parsed.token_ids(body).or_else(|| tokenize(&*pool.tokenizer()?, parsed, body));
-    if let Some(ids) = token_ids {
-        return measured(pool, parsed, ids, adapter);
-    }
-    // Strings and numbers are nearly all of a body.
-    let mut sequence =
-        Vec::with_capacity(body.len() / (pool.block_size() as usize * BYTES_PER_TOKEN));
-    let salt = text_seed(adapter, parsed.cache_salt.as_deref());
-    let bytes = text_hashes(parsed.prompt_bytes(body), pool.block_size(), salt, &mut sequence);
-    let measure = if bytes == 0 { Measure::None } else { Measure::Text };
-    MeasuredPrompt { measure, token_ids: None, tokens: estimated_tokens(bytes), sequence }
+/// The means by which a pool's prompts are measured.
+pub(crate) struct PromptMeter {
+    /// The model's tokenizer, where there is one.
+    pub tokenizer: Option<Arc<Model>>,
+    /// Tokens per KV block.
+    pub block_size: u32,
 }
 
-/// A prompt whose tokens are known.
-pub(crate) fn measured(
-    pool: &Pool,
-    parsed: &ParsedBody,
-    ids: Vec<u32>,
-    adapter: Option<&str>,
-) -> MeasuredPrompt {
-    let block_size = NonZeroU32::new(pool.block_size()).unwrap_or(NonZeroU32::MIN);
-    let seed = HashSeed::new(adapter, parsed.cache_salt.as_deref());
-    let mut sequence = Vec::new();
-    sequence_hashes(&ids, block_size, seed, &mut sequence);
-    let tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    MeasuredPrompt { measure: Measure::Exact, tokens, token_ids: Some(ids), sequence }
+impl PromptMeter {
+    /// Measures the prompt of a parsed body. `adapter` is the LoRA adapter that is asked for, if it
+    /// is one.
+    ///
+    /// A request that the tokenizer cannot express, or that its template refuses, is measured as
+    /// text: whether it can be served is for the engine to say.
+    pub(crate) fn measure(
+        &self,
+        parsed: &ParsedBody,
+        body: &[u8],
+        adapter: Option<&str>,
+    ) -> MeasuredPrompt {
+        let tokenizer = self.tokenizer.as_deref();
+        let token_ids = parsed.token_ids(body).or_else(|| tokenize(tokenizer?, parsed, body));
+        if let Some(ids) = token_ids {
+            return self.of_tokens(parsed, ids, adapter);
+        }
+        // Strings and numbers are nearly all of a body.
+        let block_bytes = self.block_size as usize * BYTES_PER_TOKEN;
+        let mut sequence = Vec::with_capacity(body.len() / block_bytes);
+        let salt = text_seed(adapter, parsed.cache_salt.as_deref());
+        let bytes = text_hashes(parsed.prompt_bytes(body), self.block_size, salt, &mut sequence);
+        let measure = if bytes == 0 { Measure::None } else { Measure::Text };
+        MeasuredPrompt { measure, token_ids: None, tokens: estimated_tokens(bytes), sequence }
+    }
+
+    /// A prompt whose tokens are known.
+    pub(crate) fn of_tokens(
+        &self,
+        parsed: &ParsedBody,
+        ids: Vec<u32>,
+        adapter: Option<&str>,
+    ) -> MeasuredPrompt {
+        let block_size = NonZeroU32::new(self.block_size).unwrap_or(NonZeroU32::MIN);
+        let seed = HashSeed::new(adapter, parsed.cache_salt.as_deref());
+        let mut sequence = Vec::new();
+        sequence_hashes(&ids, block_size, seed, &mut sequence);
+        let tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        MeasuredPrompt { measure: Measure::Exact, tokens, token_ids: Some(ids), sequence }
+    }
 }
 
 /// The prompt's tokens; `None` where the tokenizer does not know how to make them.

@@ -5,10 +5,8 @@
 //! 500; an admission plug-in's refusal is 429, not 500.
 
 use crate::exchange::Refusal;
-use crate::parsed_request::ParsedRequest;
+use crate::parsed_request::{ParsedRequest, UnreadableRequest};
 use crate::place::PlacementError;
-use stator_api::openai::ApiError;
-use stator_body::{ParseError, ScreenError};
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::ScheduleError;
 use std::time::Duration;
@@ -22,20 +20,15 @@ const TTL_EXPIRED: &str = "rejected-ttl-expired";
 const SHUTTING_DOWN: &str = "rejected-shutting-down";
 const CANCELLED: &str = "rejected-context-cancelled";
 
-/// The body cannot be read.
-pub(crate) fn unread(error: &ParseError) -> Refusal {
-    Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
-}
-
-/// The words about the request's endpoint cannot be meant.
-pub(crate) fn missteered(error: &ApiError) -> Refusal {
-    let (status, message) = (error.status.as_u16(), error.message.clone());
+/// The request cannot be read.
+pub(crate) fn unreadable(error: &UnreadableRequest) -> Refusal {
+    let (status, message) = match error {
+        UnreadableRequest::Body(error) => (400, error.to_string()),
+        UnreadableRequest::Screening(error) => (400, error.to_string()),
+        UnreadableRequest::Kind => return unread_kind(),
+        UnreadableRequest::Steering(error) => (error.status.as_u16(), error.message.clone()),
+    };
     Refusal { status, message, reason: None, retry_after: None }
-}
-
-/// The body cannot be screened.
-pub(crate) fn unscreened(error: &ScreenError) -> Refusal {
-    Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
 }
 
 /// The body is of a kind that nobody can screen, and the operator wants it screened.

@@ -1,7 +1,8 @@
 //! Starts the picker, and ends it: watches, signals, servers.
 
 use crate::config::{EppSettings, PoolSource, PoolTarget, TokenizerSettings};
-use crate::director::{DirectorSettings, PoolDirector};
+use crate::director::PoolDirector;
+use crate::director::settings::DirectorSettings;
 use crate::exchange::Interest;
 use crate::ext_proc::{self, Drain, ExtProc};
 use crate::flow::{self, Flow};

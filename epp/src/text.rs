@@ -79,7 +79,8 @@ pub(crate) fn takes_token_ids(endpoint: &Endpoint) -> bool {
     endpoint.label(TOKEN_IDS_LABEL) == Some("true")
 }
 
-/// A random UUID (version 4) for a request that came without an identity.
+/// A random UUID (version 4) for a request that came without an identity, as the llm-d router makes
+/// them; the proxy's own are the 32 digits of a trace.
 pub(crate) fn request_id(chance: u64) -> String {
     let random = (u128::from(rand::random::<u64>()) << 64) | u128::from(chance.rotate_left(17));
     let bits = (random & !(0xf << 76) & !(0x3 << 62)) | (4 << 76) | (2 << 62);

@@ -267,6 +267,7 @@ fn plan(args: &EppArgs, faults: &mut Vec<String>) -> Option<LoadedConfig> {
             }
         },
     };
+    // Faults name the flag, since a deployment may set several sources of settings.
     let refused = |refused: stator_epp_config::InvalidConfig| {
         refused.0.into_iter().map(|finding| format!("{from}: {finding}")).collect::<Vec<_>>()
     };

@@ -11,7 +11,7 @@ mod tests;
 mod visit;
 
 use crate::place::{PlaceGuard, PlacementError, Placer, Ready};
-use crate::pool::Pool;
+use crate::pool::{Pool, WaitingRoom};
 use lease::Leases;
 pub(crate) use lease::{Lease, grace};
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use stator_epp_metrics::{
 use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
 use stator_gate::{AdmitError, Admitted, Attempt, Gate, Grant};
+use stator_protos::hash::name_hash;
 use stator_queue::{
     BandPlace, Ceilings, CheckedSettings, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT,
     QueueEntry, QueueRefusal, QueueUsage,
@@ -34,7 +35,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use visit::Visit;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// The flow control of one pool.
 pub(crate) struct Flow {
@@ -86,7 +86,8 @@ impl Flow {
         let gate = Gate::new(valve, queues.clone());
         let control = control.clone();
         let flow = Arc::new(Self { gate, control, queues, pool, metrics, leases });
-        flow.pool.wait_at(&flow);
+        let room = Arc::downgrade(&flow);
+        flow.pool.wait_at(room);
         Ok(flow)
     }
 
@@ -104,7 +105,8 @@ impl Flow {
         ready: &Arc<Ready>,
         of: &RequestMetrics,
     ) -> Result<(PlaceGuard, Account), PlacementError> {
-        let mut visit = Visit::new(self, of, ready.request.body.len() as u64);
+        let bytes = ready.request.body.len() as u64;
+        let mut visit = Visit::new(&self.metrics.flow, self.pool.label(), of, bytes);
         let mut views = self.pool.views();
         loop {
             let empty = self.pool.is_empty();
@@ -155,30 +157,9 @@ impl Flow {
         self.leases.as_ref().filter(|_| Leases::sheddable(priority))
     }
 
-    /// Offers room to those that wait. Not to be called under the pool's lock.
-    pub(crate) fn kick(&self) {
-        if self.gate.waiting() > 0 {
-            let started = Instant::now();
-            self.gate.kick();
-            self.metrics.flow.cycled(started.elapsed());
-        }
-    }
-
     /// Sends away all that wait, and lets nobody in any more.
     pub(crate) fn close(&self) {
         self.gate.close();
-    }
-
-    /// Fill of the queues.
-    pub(crate) fn snapshot(&self) -> FlowSnapshot {
-        let stats = self.gate.stats().queue;
-        let bands = stats.bands.iter().map(|band| {
-            let policy = settings::band(&self.control, band.priority);
-            let used = used(band.waiting, (Some(policy.max_requests), Some(policy.max_bytes)));
-            BandSnapshot { priority: band.priority.to_string(), used }
-        });
-        let limits = (self.control.max_requests, self.control.max_bytes);
-        FlowSnapshot { bands: bands.collect(), global: used(stats.waiting, limits) }
     }
 
     /// Time after which a flow's service counts half, if flows share by that.
@@ -200,7 +181,7 @@ impl Flow {
         let ttl = ttl.unwrap_or(self.queues.ttl_max).max(Duration::from_millis(1));
         QueueEntry {
             priority: request.priority,
-            flow: FlowId(xxh3_64(request.fairness_id.as_bytes())),
+            flow: FlowId(name_hash(&request.fairness_id)),
             tokens: measured.tokens,
             bytes: request.body.len() as u64,
             deadline: Some(self.gate.now().saturating_add(ttl)),
@@ -209,6 +190,27 @@ impl Flow {
             jump: u32::try_from(age.as_secs()).unwrap_or(u32::MAX),
             payload: ready.clone(),
         }
+    }
+}
+
+impl WaitingRoom for Flow {
+    fn kick(&self) {
+        if self.gate.waiting() > 0 {
+            let started = Instant::now();
+            self.gate.kick();
+            self.metrics.flow.cycled(started.elapsed());
+        }
+    }
+
+    fn snapshot(&self) -> FlowSnapshot {
+        let stats = self.gate.stats().queue;
+        let bands = stats.bands.iter().map(|band| {
+            let policy = settings::band(&self.control, band.priority);
+            let used = used(band.waiting, Some(policy.max_requests), Some(policy.max_bytes));
+            BandSnapshot { priority: band.priority.to_string(), used }
+        });
+        let (requests, bytes) = (self.control.max_requests, self.control.max_bytes);
+        FlowSnapshot { bands: bands.collect(), global: used(stats.waiting, requests, bytes) }
     }
 }
 
@@ -303,7 +305,7 @@ fn outcome<P>(admitted: &Result<P, AdmitError<PlacementError>>, empty: bool) -> 
     }
 }
 
-fn used(waiting: QueueUsage, (requests, bytes): (Option<u64>, Option<u64>)) -> Use {
+fn used(waiting: QueueUsage, requests: Option<u64>, bytes: Option<u64>) -> Use {
     let share = |used: u64, limit: Option<u64>| Some(used as f64 / limit?.max(1) as f64);
     Use { requests: share(waiting.requests, requests), bytes: share(waiting.bytes, bytes) }
 }

@@ -1,12 +1,13 @@
 //! One request's way through flow control, as metrics see it.
 
-use super::Flow;
-use stator_epp_metrics::{FlowOutcome, RequestMetrics, Waiting};
+use stator_epp_metrics::{FlowMetrics, FlowOutcome, RequestMetrics, Waiting};
 use std::time::{Duration, Instant};
 
 /// A request that came. Dropped before it left, its client is gone.
 pub(super) struct Visit<'a> {
-    flow: &'a Flow,
+    flow: &'a FlowMetrics,
+    /// The pool's name in metrics.
+    pool: &'a str,
     of: &'a RequestMetrics,
     bytes: u64,
     started: Instant,
@@ -16,9 +17,14 @@ pub(super) struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    /// A request that has just come, with `bytes` of body.
-    pub(super) fn new(flow: &'a Flow, of: &'a RequestMetrics, bytes: u64) -> Self {
-        Self { flow, of, bytes, started: Instant::now(), waiting: None, over: false }
+    /// A request that has just come to a pool, with `bytes` of body.
+    pub(super) fn new(
+        flow: &'a FlowMetrics,
+        pool: &'a str,
+        of: &'a RequestMetrics,
+        bytes: u64,
+    ) -> Self {
+        Self { flow, pool, of, bytes, started: Instant::now(), waiting: None, over: false }
     }
 
     /// Time since the request came.
@@ -29,19 +35,18 @@ impl<'a> Visit<'a> {
     /// The request begins to wait.
     pub(super) fn waits(&mut self) {
         if self.waiting.is_none() {
-            let flow = &self.flow.metrics.flow;
-            flow.enqueued(self.of, None, self.age());
-            self.waiting = Some(flow.waits(self.of, self.flow.pool.label(), self.bytes));
+            self.flow.enqueued(self.of, None, self.age());
+            self.waiting = Some(self.flow.waits(self.of, self.pool, self.bytes));
         }
     }
 
     /// The request leaves.
     pub(super) fn ends(&mut self, outcome: FlowOutcome) {
-        let (flow, age) = (&self.flow.metrics.flow, self.age());
+        let age = self.age();
         if self.waiting.take().is_none() {
-            flow.enqueued(self.of, Some(outcome), age);
+            self.flow.enqueued(self.of, Some(outcome), age);
         }
-        flow.left(self.of, self.flow.pool.label(), outcome, age);
+        self.flow.left(self.of, self.pool, outcome, age);
         self.over = true;
     }
 }

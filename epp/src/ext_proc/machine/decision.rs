@@ -1,8 +1,7 @@
 //! Answers that a decision sends to the data plane, and the message that carries it.
 
 use super::Machine;
-use super::late::LateBody;
-use super::request::RequestPhase;
+use super::phase::{Carrier, PendingAnswers, RequestPhase};
 use crate::exchange::{Interest, Refusal, RequestHead, Routed, Watch};
 use crate::ext_proc::body::{same, total};
 use crate::ext_proc::message::{
@@ -18,38 +17,6 @@ use std::net::SocketAddr;
 
 /// Size of most addresses as text, with a comma.
 const ADDRESS_BYTES: usize = 24;
-
-/// Answers that a stream owes once the decision is there.
-pub(super) struct PendingAnswers {
-    /// Message that carries the decision.
-    pub(super) carrier: Carrier,
-    /// The whole body, where it was read; its pieces are the messages that brought it.
-    pub(super) body: Option<Vec<Bytes>>,
-    /// Messages of the body that wait for an answer.
-    pub(super) messages: usize,
-    /// Whether trailers wait for one.
-    pub(super) trailers: bool,
-    /// Whether nothing more may come.
-    pub(super) ended: bool,
-    /// Headers of the request whose prefix steers, to be taken away.
-    pub(super) own_headers: Vec<String>,
-    /// The body, where it comes after the decision and can still be changed.
-    pub(super) late: Option<LateBody>,
-}
-
-/// Message that carries a decision.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Carrier {
-    /// The answer to the head; the body follows in full duplex.
-    Duplex,
-    /// The answer to the head; then every message of the body is answered.
-    Headers,
-    /// The answer to the body.
-    Body,
-    /// The answer to the trailers, when no body came before them. The head is out of reach: only
-    /// the metadata tells the destination.
-    Trailers,
-}
 
 impl<W: Watch> Machine<W> {
     /// The decision is there. One that nobody awaits any more is dropped.
@@ -194,20 +161,6 @@ fn decision_change(
     let is_set = |name: &Cow<'static, str>| set.iter().any(|(known, _)| known == name);
     remove.extend(all.filter(|name| !is_set(name)));
     HeadChange { set, remove, clear_route_cache: true }
-}
-
-impl PendingAnswers {
-    pub(super) fn new(carrier: Carrier, ended: bool) -> Self {
-        Self {
-            carrier,
-            body: None,
-            messages: 0,
-            trailers: false,
-            ended,
-            own_headers: Vec::new(),
-            late: None,
-        }
-    }
 }
 
 /// The change of a message's body.

@@ -1,45 +1,14 @@
 //! A body that comes after its head was answered, as Envoy streams bodies by default: held back
 //! piece by piece, and changed when it is whole.
 
-use super::request::RequestPhase;
+use super::decision::replacement;
+use super::phase::RequestPhase;
 use super::{Machine, Violation};
 use crate::exchange::Watch;
-use crate::ext_proc::body::{same, total};
-use crate::ext_proc::machine::decision::replacement;
+use crate::ext_proc::body::same;
 use crate::ext_proc::message::{BodyChange, Direction, HeadChange, PartAnswer};
 use crate::ext_proc::refuse;
 use bytes::Bytes;
-
-/// A late body so far; none of its bytes has been sent on.
-#[derive(Default)]
-pub(super) struct LateBody {
-    /// Its length, where the head tells.
-    length: Option<usize>,
-    pieces: Vec<Bytes>,
-    size_bytes: usize,
-}
-
-impl LateBody {
-    /// A body of which these pieces came.
-    pub(super) fn new(length: Option<usize>, pieces: Vec<Bytes>) -> Self {
-        Self { length, size_bytes: total(&pieces), pieces }
-    }
-
-    /// Whether all of it came: a body whose length is known may end without a message that says so.
-    pub(super) fn is_whole(&self, ended: bool) -> bool {
-        self.size_bytes > 0 && (ended || self.length == Some(self.size_bytes))
-    }
-
-    /// The pieces that came.
-    pub(super) fn into_pieces(self) -> Vec<Bytes> {
-        self.pieces
-    }
-
-    fn push(&mut self, piece: Bytes) {
-        self.size_bytes += piece.len();
-        self.pieces.push(piece);
-    }
-}
 
 impl<W: Watch> Machine<W> {
     /// A piece of a late body came: it is held back, or it was the last. Every piece has one

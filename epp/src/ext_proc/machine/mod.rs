@@ -30,6 +30,7 @@
 
 mod decision;
 mod late;
+mod phase;
 mod request;
 mod response;
 #[cfg(test)]
@@ -44,8 +45,7 @@ use super::refuse;
 use super::settings::{BodyMode, ExtProcSettings, Modes};
 use crate::exchange::{Interest, Refusal, RequestHead, Watch};
 use bytes::Bytes;
-use request::RequestPhase;
-use response::AnswerPhase;
+use phase::{AnswerPhase, RequestPhase};
 use stator_epp_scheduler::Subset;
 use std::collections::VecDeque;
 use std::sync::Arc;

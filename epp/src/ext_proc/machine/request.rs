@@ -1,7 +1,7 @@
 //! The request half of a stream: what comes of it, until it can be decided and after.
 
-use super::decision::{Carrier, PendingAnswers, own_headers};
-use super::late::LateBody;
+use super::decision::own_headers;
+use super::phase::{Carrier, CollectedRequest, LateBody, PendingAnswers, RequestPhase};
 use super::{Machine, Violation};
 use crate::exchange::{AnswerBody, Interest, Refusal, RequestBody, RequestHead, Watch};
 use crate::ext_proc::body::total;
@@ -10,29 +10,6 @@ use crate::ext_proc::refuse;
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
-
-/// Progress of the request.
-pub(super) enum RequestPhase {
-    /// Nothing came.
-    First,
-    /// The head is here, the body comes.
-    Collect(CollectedRequest),
-    /// The decision is being made.
-    Route(PendingAnswers),
-    /// The decision is made, and the body that still comes may be changed.
-    Amend(LateBody),
-    /// The decision is made, and the rest of the request passes.
-    Pass,
-    /// Nothing more may come.
-    Done,
-}
-
-/// The parts of a request that are here.
-pub(super) struct CollectedRequest {
-    head: RequestHead,
-    pieces: Vec<Bytes>,
-    size_bytes: usize,
-}
 
 impl<W: Watch> Machine<W> {
     pub(super) fn request_headers(

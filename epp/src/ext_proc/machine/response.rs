@@ -1,6 +1,7 @@
 //! The answer half of a stream: what somebody follows, until they have seen enough.
 
 use super::decision::replacement;
+use super::phase::AnswerPhase;
 use super::{Machine, Violation};
 use crate::exchange::{Interest, Watch};
 use crate::ext_proc::body::{same, total};
@@ -9,17 +10,6 @@ use crate::ext_proc::message::{
 };
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
-
-/// Progress of the answer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnswerPhase {
-    /// Nothing came.
-    First,
-    /// The head came, or a piece of the body where the data plane skips the head.
-    Body,
-    /// Nothing more may come.
-    Done,
-}
 
 impl<W: Watch> Machine<W> {
     pub(super) fn reply_headers(&mut self, fields: HeadFields, end: bool) -> Result<(), Violation> {

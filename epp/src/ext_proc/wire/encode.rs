@@ -83,6 +83,8 @@ fn encode_body(
             pieces
         }
     };
+    // Lengths are written from the inside out: each message counts the bytes of those within it,
+    // and the pieces are never copied.
     common(&mut suffix, change);
     prefix.wrap(1, prefix.len() + total(&pieces) + suffix.len());
     prefix.wrap(number, prefix.len() + total(&pieces) + suffix.len());
