@@ -4,7 +4,7 @@
 
 pub mod settings;
 
-use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, Routed};
+use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, RoutedRequest};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, RequestRecord};
@@ -21,7 +21,7 @@ use futures::future::Either;
 use settings::DirectorSettings;
 use stator_body::{Api, Body};
 use stator_epp_config::FlowControl;
-use stator_epp_metrics::{EppMetrics, Unscreened};
+use stator_epp_metrics::{EppMetrics, UnscreenedReason};
 use stator_epp_scheduler::Decision;
 use stator_protos::header;
 use stator_queue::InvalidSettings;
@@ -79,7 +79,7 @@ impl PoolDirector {
     }
 
     /// The request path.
-    async fn decide(&self, head: RequestHead, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
+    async fn decide(&self, head: RequestHead, body: &Body) -> Result<RoutedRequest<AnswerWatch>, Refusal> {
         let late = LateEdit::of(&head, &self.settings, &self.pool.view());
         self.check_screening(&head, late.as_ref())
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
@@ -100,7 +100,7 @@ impl PoolDirector {
         self.tell_of_missing(&head, late.as_ref());
         self.observe.screened(&request.screening);
         if request.unread {
-            self.observe.unscreened(Unscreened::Unread);
+            self.observe.unscreened(UnscreenedReason::Unread);
         }
         let interest = self.interest(&head, &request);
         let (watched, span) = (interest == Interest::Body, record.span().clone());
@@ -136,8 +136,8 @@ impl PoolDirector {
     fn tell_of_missing(&self, head: &RequestHead, late: Option<&LateEdit>) {
         match head.body {
             RequestBody::Whole => return,
-            RequestBody::Unseen => self.observe.unscreened(Unscreened::Unseen),
-            RequestBody::Late if late.is_none() => self.observe.unscreened(Unscreened::Unread),
+            RequestBody::Unseen => self.observe.unscreened(UnscreenedReason::Unseen),
+            RequestBody::Late if late.is_none() => self.observe.unscreened(UnscreenedReason::Unread),
             RequestBody::Late => {}
         }
         self.observe.placed_by_head(head.body);
@@ -236,7 +236,7 @@ impl PoolDirector {
         head: &RequestHead,
         request: &ParsedRequest,
         placed: PlacedRecord,
-    ) -> Routed<AnswerWatch> {
+    ) -> RoutedRequest<AnswerWatch> {
         let decision = &placed.decision;
         let mut set_headers = decision.headers.clone();
         if head.header(header::REQUEST_ID).is_none() {
@@ -257,7 +257,7 @@ impl PoolDirector {
         watch.verify = self.settings.verify_served;
         // With the port that was sent: the answer's address is compared with these.
         watch.sent.clone_from(&endpoints);
-        Routed { endpoints, set_headers, body: Vec::new(), scores, watch }
+        RoutedRequest { endpoints, set_headers, body: Vec::new(), scores, watch }
     }
 }
 
@@ -268,7 +268,7 @@ impl Director for PoolDirector {
         &self,
         head: RequestHead,
         body: Option<Vec<Bytes>>,
-    ) -> Result<Routed<Self::Watch>, Refusal> {
+    ) -> Result<RoutedRequest<Self::Watch>, Refusal> {
         // The edge has bounded what it read.
         let mut whole = Body::new(usize::MAX);
         for chunk in body.unwrap_or_default() {

@@ -158,7 +158,7 @@ pub(crate) fn prompt(model: &str) -> String {
 }
 
 /// A request that goes to an endpoint.
-pub(crate) type Sent = Routed<<PoolDirector as Director>::Watch>;
+pub(crate) type Sent = RoutedRequest<<PoolDirector as Director>::Watch>;
 
 impl Bench {
     pub(crate) async fn ask(&self, head: RequestHead, body: &str) -> Result<Sent, Refusal> {

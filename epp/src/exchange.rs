@@ -82,7 +82,7 @@ pub trait Director: Send + Sync + 'static {
         &self,
         head: RequestHead,
         body: Option<Vec<Bytes>>,
-    ) -> impl Future<Output = Result<Routed<Self::Watch>, Refusal>> + Send;
+    ) -> impl Future<Output = Result<RoutedRequest<Self::Watch>, Refusal>> + Send;
 
     /// Follows an answer whose request was never shown: one that the data plane gave before it
     /// asked, or whose request it keeps to itself. The watch sees all of it.
@@ -91,7 +91,7 @@ pub trait Director: Send + Sync + 'static {
 
 /// Destination of a request, and the changes of its head and body.
 #[derive(Debug)]
-pub struct Routed<W> {
+pub struct RoutedRequest<W> {
     /// The endpoint, then fallbacks in order. At least one.
     pub endpoints: Vec<SocketAddr>,
     /// Headers to be set, in place of any of that name; names in lower case. The destination and
@@ -105,11 +105,11 @@ pub struct Routed<W> {
     pub watch: W,
 }
 
-impl<W> Routed<W> {
+impl<W> RoutedRequest<W> {
     /// The same destination, with the watch that `change` makes of this one.
-    pub fn followed_by<V>(self, change: impl FnOnce(W) -> V) -> Routed<V> {
+    pub fn followed_by<V>(self, change: impl FnOnce(W) -> V) -> RoutedRequest<V> {
         let Self { endpoints, set_headers, body, scores, watch } = self;
-        Routed { endpoints, set_headers, body, scores, watch: change(watch) }
+        RoutedRequest { endpoints, set_headers, body, scores, watch: change(watch) }
     }
 }
 

@@ -5,12 +5,12 @@ use stator_epp_metrics::{
     EncoderCache, LatencyMetrics, PluginMetrics, PluginName, PluginTimer, PrefixIndexer,
 };
 use stator_epp_scheduler::plugin::{
-    Admitter, Filter, LookupMeter, Meter, MeteredPlugin, Moment, NotRouted, Observer, Pick, Picker,
+    Admitter, Filter, LookupMeter, Meter, MeteredPlugin, Moment, RouteError, Observer, Pick, Picker,
     PlacedRequest, PrefixIndex, Producer, ProfileHandler, RequestLatencies, RequestProgress,
     Routing, Scorer, Screener,
 };
 use stator_epp_scheduler::{
-    Candidate, Endpoint, MultimodalItem, Named, Profile, Program, Random, Request, Time,
+    Candidate, Endpoint, MultimodalItem, NamedPlugin, Profile, Program, Random, Request, Time,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ struct Metered<T: ?Sized> {
 }
 
 impl<T: ?Sized> Metered<T> {
-    fn of(metrics: &PluginMetrics, extension_point: &str, named: &Named<T>) -> Self {
+    fn of(metrics: &PluginMetrics, extension_point: &str, named: &NamedPlugin<T>) -> Self {
         let name = PluginName { type_name: &named.type_name, name: &named.name };
         let timer = metrics.timer(extension_point, name);
         Self { plugin: named.plugin.clone(), timer }
@@ -40,14 +40,14 @@ impl<T: ?Sized> Metered<T> {
 ///
 /// Source: the extension points of `plugin_duration_seconds` in the llm-d router.
 pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Program {
-    fn named<T: ?Sized>(like: &Named<T>, plugin: Arc<T>) -> Named<T> {
-        Named { plugin, ..like.clone() }
+    fn named<T: ?Sized>(like: &NamedPlugin<T>, plugin: Arc<T>) -> NamedPlugin<T> {
+        NamedPlugin { plugin, ..like.clone() }
     }
     // A wrapper around each plug-in: none of them knows metrics.
-    let filter = |known: &Named<dyn Filter>| {
+    let filter = |known: &NamedPlugin<dyn Filter>| {
         named(known, Arc::new(Metered::of(metrics, "Filter", known)) as Arc<dyn Filter>)
     };
-    let scorer = |(known, weight): &(Named<dyn Scorer>, f64)| {
+    let scorer = |(known, weight): &(NamedPlugin<dyn Scorer>, f64)| {
         let plugin: Arc<dyn Scorer> = Arc::new(Metered::of(metrics, "Scorer", known));
         (named(known, plugin), *weight)
     };
@@ -57,17 +57,17 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
         scorers: profile.scorers.iter().map(scorer).collect(),
         picker: named(&profile.picker, Arc::new(Metered::of(metrics, "Picker", &profile.picker))),
     };
-    let producer = |known: &Named<dyn Producer>| {
+    let producer = |known: &NamedPlugin<dyn Producer>| {
         let plugin = Metered::of(metrics, "PrepareData", known);
-        let is_known = |plugin: &&Named<dyn MeteredPlugin>| plugin.name == known.name;
+        let is_known = |plugin: &&NamedPlugin<dyn MeteredPlugin>| plugin.name == known.name;
         let found =
             program.measured.iter().find(is_known).map(|plugin| Findings::of(metrics, plugin));
         named(known, Arc::new(Finding { plugin, found }) as Arc<dyn Producer>)
     };
-    let screener = |known: &Named<dyn Screener>| {
+    let screener = |known: &NamedPlugin<dyn Screener>| {
         named(known, Arc::new(Metered::of(metrics, "Screener", known)) as Arc<dyn Screener>)
     };
-    let admitter = |known: &Named<dyn Admitter>| {
+    let admitter = |known: &NamedPlugin<dyn Admitter>| {
         named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
     };
     let measured = program.prefixes.iter().map(|index| PrefixFindings::at(metrics, index));
@@ -91,11 +91,11 @@ struct PrefixFindings {
 }
 
 impl PrefixFindings {
-    fn at(metrics: &PluginMetrics, named: &Named<dyn PrefixIndex>) -> Named<dyn Observer> {
-        let Named { type_name, name, plugin } = named.clone();
+    fn at(metrics: &PluginMetrics, named: &NamedPlugin<dyn PrefixIndex>) -> NamedPlugin<dyn Observer> {
+        let NamedPlugin { type_name, name, plugin } = named.clone();
         let names = PluginName { type_name: &type_name, name: &name };
         let found = Self { index: plugin, metrics: metrics.prefix_indexer(names) };
-        Named { type_name, name, plugin: Arc::new(found) }
+        NamedPlugin { type_name, name, plugin: Arc::new(found) }
     }
 }
 
@@ -129,7 +129,7 @@ impl Findings {
     /// The findings of a plug-in, which counts them in `metrics` from now on.
     fn of(
         metrics: &PluginMetrics,
-        Named { type_name, name, plugin }: &Named<dyn MeteredPlugin>,
+        NamedPlugin { type_name, name, plugin }: &NamedPlugin<dyn MeteredPlugin>,
     ) -> Arc<Self> {
         let names = PluginName { type_name, name };
         let (encoder_cache, latency) = (metrics.encoder_cache(names), metrics.latency(names));
@@ -228,7 +228,7 @@ impl ProfileHandler for Metered<dyn ProfileHandler> {
         &self,
         request: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
+    ) -> Result<Routing<'a>, RouteError> {
         self.time(|plugin| plugin.route(request, run))
     }
 }

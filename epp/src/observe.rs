@@ -6,7 +6,7 @@ use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
 use stator_epp_metrics::{
     Disaggregation, EppMetrics, ErrorCode, FinishedRequest, Picks, PluginName, RequestLabels,
-    RequestMetrics, RunningRequest, Tokenization, Unscreened,
+    RequestMetrics, RunningRequest, Tokenization, UnscreenedReason,
 };
 use stator_epp_plugins::AttributeReporter;
 use stator_epp_scheduler::Decision;
@@ -204,7 +204,7 @@ impl Observe {
     }
 
     /// A body reaches an endpoint unscreened.
-    pub(crate) fn unscreened(&self, why: Unscreened) {
+    pub(crate) fn unscreened(&self, why: UnscreenedReason) {
         self.0.metrics.process.unscreened(why);
     }
 

@@ -6,7 +6,7 @@ use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
-use stator_api::steering::{Pins, Said, Steering};
+use stator_api::steering::{Pins, SteeringHeaders, Steering};
 use stator_body::{
     Described, IMAGE, MediaItem, ParseError, Parsed, ParsedBody, ScreenError, Screened, Screening,
     VIDEO,
@@ -125,7 +125,7 @@ impl ParsedRequest {
             })
             .collect();
         let fairness_id = fairness_id(head, settings);
-        let said = Said::of(|name| head.header(name));
+        let said = SteeringHeaders::of(|name| head.header(name));
         let json = parsed.as_ref().and_then(|parsed| parsed.json(&body));
         let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)
             .map_err(UnreadableRequest::Steering)?;
@@ -220,7 +220,7 @@ impl ParsedRequest {
 fn steering(
     head: &RequestHead,
     json: Option<&[u8]>,
-    said: Said<'_>,
+    said: SteeringHeaders<'_>,
     pins: bool,
 ) -> Result<Steering, ApiError> {
     let pins = Pins::of(|name| head.headers.bytes(name), pins)?;

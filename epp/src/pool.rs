@@ -19,7 +19,7 @@ use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_events::KvSink;
 use stator_model::Model;
 use stator_peers::{Outbox, PoolId};
-use stator_placement::Held;
+use stator_placement::WorkerHoldings;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -274,12 +274,12 @@ impl Pool {
     }
 
     /// Blocks that some of the workers reported, for each whose blocks are known.
-    pub(crate) fn held_by(&self, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    pub(crate) fn held_by(&self, workers: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         self.prefixes.held_by(workers)
     }
 
     /// Takes over what another replica knows of a worker, where its own feed has not told.
-    pub(crate) fn restore(&self, worker: WorkerRank, held: Held) -> bool {
+    pub(crate) fn restore(&self, worker: WorkerRank, held: WorkerHoldings) -> bool {
         let expected = self.with(|scheduler, _| scheduler.expects(worker, held.generation));
         expected && self.prefixes.restore(worker, held)
     }

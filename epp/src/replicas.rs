@@ -1,10 +1,10 @@
 //! The pools of this process, as other replicas of the picker see them.
 
 use crate::pool::{Pool, SharedPool};
-use stator_epp_scheduler::Named;
+use stator_epp_scheduler::NamedPlugin;
 use stator_epp_scheduler::plugin::{IndexListener, SharedIndex};
 use stator_peers::{Blocks, Outbox, Peers, PoolId, Replica, Seat};
-use stator_placement::{Held, PeerLoad};
+use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// where the placement core binds them.
 struct Shared {
     pools: Vec<Arc<Pool>>,
-    indices: Vec<Named<dyn SharedIndex>>,
+    indices: Vec<NamedPlugin<dyn SharedIndex>>,
     binds_sessions: bool,
     /// Whether each replica goes by what it sent itself alone.
     apart: bool,
@@ -80,7 +80,7 @@ impl Blocks for Shared {
         self.of(pool).map(Pool::tellers).unwrap_or_default()
     }
 
-    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         self.of(pool).map(|pool| pool.held_by(workers)).unwrap_or_default()
     }
 
@@ -99,7 +99,7 @@ impl Blocks for Shared {
         }
     }
 
-    fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool {
+    fn restore(&self, pool: PoolId, worker: WorkerRank, held: WorkerHoldings) -> bool {
         self.of(pool).is_some_and(|pool| pool.restore(worker, held))
     }
 }

@@ -11,7 +11,7 @@ use crate::pool::Pool;
 use crate::usage::TokenCounts;
 use bytes::Bytes;
 use stator_body::Usage;
-use stator_epp_metrics::Unscreened;
+use stator_epp_metrics::UnscreenedReason;
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::RequestProgress;
 use std::net::SocketAddr;
@@ -138,7 +138,7 @@ impl Watch for AnswerWatch {
             amended.inspect_err(|refusal| self.observe.refused(Some(&self.record), refusal))?;
         self.observe.screened(&screening);
         if unread {
-            self.observe.unscreened(Unscreened::Unread);
+            self.observe.unscreened(UnscreenedReason::Unread);
         }
         if let Some((target, rewrite)) = rewritten {
             self.rename(&target, &asked_model);

@@ -9,7 +9,7 @@ use crate::upstream::passage::{Passage, RemovedFields};
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use stator_api::steering::{Said, Steering};
+use stator_api::steering::{SteeringHeaders, Steering};
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
 use stator_handover::{Api, Connector, Pair};
@@ -121,7 +121,7 @@ pub fn hand_over(body: &[u8], answer: &[u8]) {
 
 /// A request is steered within bounds, or refused with a fault of the client's.
 pub fn steering(body: &[u8], labels: Option<&str>, ttl: Option<&str>, objective: Option<&str>) {
-    match Steering::read(body, Said::written(labels, ttl, objective), PRIORITY_MAX) {
+    match Steering::read(body, SteeringHeaders::written(labels, ttl, objective), PRIORITY_MAX) {
         Ok(steering) => {
             assert!((-PRIORITY_MAX..=PRIORITY_MAX).contains(&steering.priority));
             assert!(steering.ttl.is_none_or(|ttl| !ttl.is_zero()));

@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 use crate::plan::Plan;
 use crate::space::Client;
 use stator_api::openai::{self, ApiError, TextApi};
-use stator_api::steering::{Pins, Said, Steering};
+use stator_api::steering::{Pins, SteeringHeaders, Steering};
 use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
@@ -56,7 +56,7 @@ pub(crate) fn prepare(
     check_prompts(record, prompt_field, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
-    let said = Said::of(|name| exchange.header(name));
+    let said = SteeringHeaders::of(|name| exchange.header(name));
     let plan = Plan {
         choices: options.n,
         sampling,

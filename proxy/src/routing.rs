@@ -5,7 +5,7 @@ use crate::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
     Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
-    PlacementSettings, Predicting, SessionSettings, WeightSettings, Weights,
+    PlacementSettings, PredictionPolicy, SessionSettings, WeightSettings, Weights,
 };
 use stator_queue::{
     BandPolicy, BandSettings, Bounds, Fairness, InvalidSettings, Ordering, QueueSettings,
@@ -342,10 +342,10 @@ impl PlacementArgs {
             index: IndexSettings {
                 max_bytes: usize::try_from(self.router_index_max_bytes).unwrap_or(usize::MAX),
                 predicting: match self.router_lru_blocks {
-                    Some(blocks) => Predicting::Lru {
+                    Some(blocks) => PredictionPolicy::Lru {
                         blocks_per_worker: usize::try_from(blocks).unwrap_or(usize::MAX),
                     },
-                    None => Predicting::Ttl,
+                    None => PredictionPolicy::Ttl,
                 },
                 ..defaults.index
             },
@@ -458,7 +458,7 @@ mod tests {
         let mut faults = Vec::new();
         let settings = router.placement(&mut faults).expect("the flags are right");
         assert_eq!(settings.prediction_ttl, Duration::from_secs(7));
-        assert_eq!(settings.index.predicting, Predicting::Lru { blocks_per_worker: 100 });
+        assert_eq!(settings.index.predicting, PredictionPolicy::Lru { blocks_per_worker: 100 });
         let bounds = queue.settings(&mut faults).expect("the flags are right").total;
         assert_eq!((bounds.bytes, bounds.tokens), (Some(9), None));
         assert!(faults.is_empty());

@@ -50,14 +50,14 @@ pub struct Steering {
 
 /// The steering headers, as they are written.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'a> {
+pub struct SteeringHeaders<'a> {
     labels: Option<&'a str>,
     ttl: Option<&'a str>,
     objective: Option<&'a str>,
     session: Option<&'a str>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> SteeringHeaders<'a> {
     /// Reads the headers of a request; `header` finds the text of one.
     pub fn of(header: impl Fn(&'static str) -> Option<&'a str>) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Steering {
     /// # Errors
     ///
     /// 400, with the field at fault.
-    pub fn read(body: &[u8], said: Said<'_>, priority_max: i32) -> Result<Self, ApiError> {
+    pub fn read(body: &[u8], said: SteeringHeaders<'_>, priority_max: i32) -> Result<Self, ApiError> {
         let body = Body::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
         let extensions = body.nvext.unwrap_or_default();
         let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
@@ -147,12 +147,12 @@ impl Steering {
     /// # Errors
     ///
     /// 400, with the field at fault.
-    pub fn read_labels(body: &[u8], said: Said<'_>) -> Result<Self, ApiError> {
+    pub fn read_labels(body: &[u8], said: SteeringHeaders<'_>) -> Result<Self, ApiError> {
         let extensions = Body::read(body, &[CONSTRAINTS_FIELD])?.nvext;
         Self::of_labels(extensions.unwrap_or_default().routing_constraints, said)
     }
 
-    fn of_labels(constraints: Option<Constraints>, said: Said<'_>) -> Result<Self, ApiError> {
+    fn of_labels(constraints: Option<Constraints>, said: SteeringHeaders<'_>) -> Result<Self, ApiError> {
         let mut wanted = Wanted::default();
         if let Some(labels) = said.labels {
             wanted.add_header(labels)?;
@@ -285,7 +285,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(body: &str, header: Option<&str>) -> Result<Steering, String> {
-        let said = Said { labels: header, ..Said::default() };
+        let said = SteeringHeaders { labels: header, ..SteeringHeaders::default() };
         Steering::read(body.as_bytes(), said, 100).map_err(|error| error.message)
     }
 
@@ -312,14 +312,14 @@ mod tests {
         check_priority(r#"{"priority":-9000000000}"#, 100);
         check_priority(r#"{"nvext":{"agent_hints":{"priority":-101}}}"#, -100);
         check_priority(r#"{"prompt":"my \"priority\":7 is"}"#, 0);
-        let all_alike = Steering::read(br#"{"priority":7}"#, Said::default(), 0);
+        let all_alike = Steering::read(br#"{"priority":7}"#, SteeringHeaders::default(), 0);
         assert_eq!(all_alike.map(|steering| steering.priority), Ok(0));
     }
 
     #[test]
     fn how_soon_is_said_in_headers() {
         let read = |ttl, objective| {
-            let said = Said { ttl: Some(ttl), objective: Some(objective), ..Said::default() };
+            let said = SteeringHeaders { ttl: Some(ttl), objective: Some(objective), ..SteeringHeaders::default() };
             let steering = Steering::read(b"{}", said, 100).expect("no header is refused");
             (steering.ttl, steering.objective)
         };
@@ -334,7 +334,7 @@ mod tests {
     fn a_session_is_named_by_the_first_header_that_is_there() {
         let session = |headers: &'static [(&str, &str)]| {
             let find = |name| headers.iter().find(|(known, _)| *known == name);
-            Said::of(|name| find(name).map(|(_, value)| *value)).session()
+            SteeringHeaders::of(|name| find(name).map(|(_, value)| *value)).session()
         };
         assert_eq!(session(&[("x-dynamo-session-id", "b"), ("x-session-id", " a ")]), Some("a"));
         assert_eq!(session(&[("x-claude-code-session-id", "c")]), Some("c"));

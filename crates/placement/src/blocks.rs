@@ -2,7 +2,7 @@
 
 use crate::settings::PlacementSettings;
 use crate::{Decision, Time};
-use stator_kv_index::{Applied, Index, Overlaps};
+use stator_kv_index::{EventEffect, Index, Overlaps};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerRank};
@@ -29,9 +29,9 @@ pub struct Blocks {
 
 /// Overlaps of one prompt. Dropping them gives their memory to the next lookup of that thread.
 #[derive(Debug, Default)]
-pub struct Found(Overlaps);
+pub struct PromptOverlaps(Overlaps);
 
-impl Deref for Found {
+impl Deref for PromptOverlaps {
     type Target = Overlaps;
 
     fn deref(&self) -> &Overlaps {
@@ -39,7 +39,7 @@ impl Deref for Found {
     }
 }
 
-impl Drop for Found {
+impl Drop for PromptOverlaps {
     fn drop(&mut self) {
         OVERLAPS.set(std::mem::take(&mut self.0));
     }
@@ -53,8 +53,8 @@ impl Blocks {
 
     /// Follows KV events of a worker, in order: what became of the last that had no effect, if
     /// there was one.
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> Applied {
-        let mut applied = Applied::Yes;
+    pub fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> EventEffect {
+        let mut applied = EventEffect::Yes;
         let ours = |event: &KvEvent| match event {
             KvEvent::Stored(stored) => stored.block_size == self.block_size.get(),
             KvEvent::Removed(_) | KvEvent::Cleared => true,
@@ -62,9 +62,9 @@ impl Blocks {
         for part in events.chunk_by(|one, next| ours(one) == ours(next)) {
             let became = match ours(&part[0]) {
                 true => self.index.apply_all(worker, generation, part),
-                false => Applied::BlockSize,
+                false => EventEffect::BlockSize,
             };
-            if became != Applied::Yes {
+            if became != EventEffect::Yes {
                 self.ignored_events.fetch_add(part.len() as u64, Ordering::Relaxed);
                 applied = became;
             }
@@ -78,9 +78,9 @@ impl Blocks {
         worker: WorkerRank,
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
+    ) -> EventEffect {
         let applied = self.index.replace(worker, generation, blocks);
-        if applied != Applied::Yes {
+        if applied != EventEffect::Yes {
             self.ignored_events.fetch_add(1, Ordering::Relaxed);
         }
         applied
@@ -94,10 +94,10 @@ impl Blocks {
 
     /// Looks up the overlap of a prompt with each worker, to be passed on as
     /// [`crate::PlacementRequest::overlaps`].
-    pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
+    pub fn look_up(&self, sequence: &[SequenceHash]) -> PromptOverlaps {
         let mut overlaps = OVERLAPS.take();
         self.index.overlap(sequence, &mut overlaps);
-        Found(overlaps)
+        PromptOverlaps(overlaps)
     }
 
     /// Workers were sent a prompt that was looked up before the decision: they are taken to hold
@@ -135,7 +135,7 @@ impl Blocks {
         &self.index
     }
 
-    /// Events and snapshots that had no effect, see [`Applied`], since the start.
+    /// Events and snapshots that had no effect, see [`EventEffect`], since the start.
     pub fn ignored_events(&self) -> u64 {
         self.ignored_events.load(Ordering::Relaxed)
     }
@@ -172,10 +172,10 @@ mod tests {
     fn foreign_blocks_are_passed_over_and_counted() {
         let blocks = blocks();
         let events = [stored(16, vec![1]), stored(32, vec![2]), stored(16, vec![2, 3])];
-        assert_eq!(blocks.apply(RANK, LIFE, &events), Applied::BlockSize);
+        assert_eq!(blocks.apply(RANK, LIFE, &events), EventEffect::BlockSize);
         assert_eq!(blocks.look_up(&[1, 2, 3].map(SequenceHash)).of(RANK).blocks(), 3);
-        assert_eq!(blocks.apply(RANK, Generation(0), &events[..1]), Applied::Stale);
-        assert_eq!(blocks.replace(RANK, Generation(0), []), Applied::Stale);
+        assert_eq!(blocks.apply(RANK, Generation(0), &events[..1]), EventEffect::Stale);
+        assert_eq!(blocks.replace(RANK, Generation(0), []), EventEffect::Stale);
         assert_eq!(blocks.ignored_events(), 3);
     }
 

@@ -22,7 +22,7 @@ mod split;
 mod tracker;
 mod work;
 
-pub use blocks::{Blocks, Found};
+pub use blocks::{Blocks, PromptOverlaps};
 pub use constraint::{
     Adapter, Constraint, Label, Level, Needs, Profile, Role, Topology, preference,
 };
@@ -40,6 +40,6 @@ pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, PlacementSettings};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
 pub use stator_kv_index::{
-    Applied, Closure, Held, Index, IndexSettings, Overlap, Overlaps, Predicting, Time,
+    EventEffect, Closure, WorkerHoldings, Index, IndexSettings, Overlap, Overlaps, PredictionPolicy, Time,
 };
 pub use tracker::{BookingId, InFlight, PeerLoad};

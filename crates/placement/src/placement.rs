@@ -20,7 +20,7 @@ use crate::tracker::{BookingId, InFlight, PeerLoad, Tracker};
 use shares::Shares;
 use stage::Stage;
 use stator_kv_index::Overlaps;
-use stator_kv_index::{Applied, Index};
+use stator_kv_index::{EventEffect, Index};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -75,7 +75,7 @@ pub struct PlacementStats {
     pub dropped_blocks: u64,
     /// Bytes that the index takes.
     pub index_bytes: usize,
-    /// Events and snapshots that had no effect, see [`Applied`], since the start.
+    /// Events and snapshots that had no effect, see [`EventEffect`], since the start.
     pub ignored_events: u64,
     /// Places of requests in flight.
     pub bookings: usize,
@@ -129,7 +129,7 @@ impl Placement {
     }
 
     /// Follows a KV event of a worker, see [`Blocks::apply`].
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> Applied {
+    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> EventEffect {
         self.blocks.apply(worker, generation, std::slice::from_ref(event))
     }
 
@@ -139,7 +139,7 @@ impl Placement {
         worker: WorkerRank,
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
+    ) -> EventEffect {
         self.blocks.replace(worker, generation, blocks)
     }
 

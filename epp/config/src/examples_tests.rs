@@ -3,7 +3,7 @@
 use crate::{LoadOptions, LoadedConfig, Plan, built_in, load};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stator_epp_scheduler::{Named, Profile};
+use stator_epp_scheduler::{NamedPlugin, Profile};
 use std::path::Path;
 
 const ALL: LoadOptions = LoadOptions { allow_experimental: true, lenient: false };
@@ -52,7 +52,7 @@ fn profile_outline(profile: &Profile) -> String {
     format!("{}: {filters:?} {scorers:?} {}", profile.name, profile.picker.name)
 }
 
-fn names<T: ?Sized>(plugins: &[Named<T>]) -> Vec<&str> {
+fn names<T: ?Sized>(plugins: &[NamedPlugin<T>]) -> Vec<&str> {
     plugins.iter().map(|plugin| &*plugin.name).collect()
 }
 

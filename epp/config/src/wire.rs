@@ -6,8 +6,8 @@ use crate::plan::{Features, ParserKind, Plan, ResponsePath};
 use crate::surroundings::Surroundings;
 use stator_epp_plugins::BuildContext;
 use stator_epp_plugins::settings::{Concurrency, ConcurrencyMode, Detector, PluginSettings};
-use stator_epp_scheduler::plugin::Built;
-use stator_epp_scheduler::{Named, Profile, Program, Saturation};
+use stator_epp_scheduler::plugin::PluginParts;
+use stator_epp_scheduler::{NamedPlugin, Profile, Program, Saturation};
 use stator_placement::CostModel;
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn program(
 }
 
 /// Plug-ins with what they were built into, in the order in which they were built.
-type Parts<'p> = Vec<(&'p PluginEntry, &'p Built)>;
+type Parts<'p> = Vec<(&'p PluginEntry, &'p PluginParts)>;
 
 fn profile(entry: &ProfileEntry, parts: &Parts<'_>) -> Option<Profile> {
     let (mut filters, mut scorers, mut picker) = (Vec::new(), Vec::new(), None);
@@ -115,12 +115,12 @@ fn profile(entry: &ProfileEntry, parts: &Parts<'_>) -> Option<Profile> {
 }
 
 /// Everything of one kind.
-fn all<T: ?Sized>(parts: &Parts<'_>, part: impl Fn(&Built) -> Option<&Arc<T>>) -> Vec<Named<T>> {
+fn all<T: ?Sized>(parts: &Parts<'_>, part: impl Fn(&PluginParts) -> Option<&Arc<T>>) -> Vec<NamedPlugin<T>> {
     parts.iter().filter_map(|(entry, built)| Some(named(entry, part(built)?))).collect()
 }
 
-fn named<T: ?Sized>(entry: &PluginEntry, plugin: &Arc<T>) -> Named<T> {
-    Named {
+fn named<T: ?Sized>(entry: &PluginEntry, plugin: &Arc<T>) -> NamedPlugin<T> {
+    NamedPlugin {
         type_name: entry.type_name.as_str().into(),
         name: entry.name.as_str().into(),
         plugin: Arc::clone(plugin),

@@ -77,7 +77,7 @@ struct Queue {
 
 /// A waiting request; dropping the value ends the wait.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingRequest {
     queue: Arc<Child<5, Queue>>,
     bytes: u64,
 }
@@ -101,14 +101,14 @@ impl FlowMetrics {
     }
 
     /// A request of a pool begins to wait, with `bytes` of body.
-    pub fn waits(&self, of: &RequestMetrics, pool: &str, bytes: u64) -> Waiting {
+    pub fn waits(&self, of: &RequestMetrics, pool: &str, bytes: u64) -> WaitingRequest {
         let [model, target, fairness_id, priority] = labels(of);
         let asked = [fairness_id, priority, pool, model, target];
         let folded = || self.queues.always(&[OTHER, priority, pool, OTHER, OTHER], Queue::default);
         let queue = self.queues.get_or_make(&asked, Queue::default).unwrap_or_else(folded);
         queue.metric.requests.fetch_add(1, Ordering::Relaxed);
         queue.metric.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Waiting { queue, bytes }
+        WaitingRequest { queue, bytes }
     }
 
     /// It took `took` to let a request into its queue; `None` is the outcome of one that still
@@ -174,7 +174,7 @@ impl FlowMetrics {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         self.queue.metric.requests.fetch_sub(1, Ordering::Relaxed);
         self.queue.metric.bytes.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -34,11 +34,11 @@ mod tests;
 
 pub use decisions::{Decisions, Disaggregation, PluginName};
 pub use encoder::EncoderCache;
-pub use flow::{FlowMetrics, FlowOutcome, Waiting};
+pub use flow::{FlowMetrics, FlowOutcome, WaitingRequest};
 pub use latency::LatencyMetrics;
 pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
-pub use process::{Build, Picks, Process, Tokenization, Unscreened};
+pub use process::{Build, Picks, Process, Tokenization, UnscreenedReason};
 pub use programs::{Program, Programs};
 pub use reclaimed::ReclaimMetrics;
 pub use request::{ErrorCode, FinishedRequest, RequestMetrics, RunningRequest};

@@ -31,7 +31,7 @@ pub enum Tokenization {
 
 /// Reason for which a body was not screened: label `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unscreened {
+pub enum UnscreenedReason {
     /// The data plane kept it to itself.
     Unseen,
     /// No parser reads a body of this kind.
@@ -121,7 +121,7 @@ impl Process {
     }
 
     /// A body reached an endpoint unscreened.
-    pub fn unscreened(&self, why: Unscreened) {
+    pub fn unscreened(&self, why: UnscreenedReason) {
         self.unscreened[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 

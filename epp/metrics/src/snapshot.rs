@@ -202,8 +202,8 @@ fn fresh(load: &EngineLoad, now: Time) -> Option<LoadSnapshot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
-    use stator_epp_scheduler::{Endpoint, Named, Program, Request, Roles, SchedulerSettings};
+    use stator_epp_scheduler::plugin::{RouteError, Pick, ProfileHandler, Routing};
+    use stator_epp_scheduler::{Endpoint, NamedPlugin, Program, Request, Roles, SchedulerSettings};
     use stator_protos::{WorkerId, WorkerRank};
     use std::collections::BTreeMap;
 
@@ -214,8 +214,8 @@ mod tests {
             &self,
             _: &Request<'_>,
             _: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-        ) -> Result<Routing<'a>, NotRouted> {
-            Err(NotRouted::Drained)
+        ) -> Result<Routing<'a>, RouteError> {
+            Err(RouteError::Drained)
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let (type_name, name) = ("nowhere".into(), "nowhere".into());
         Program {
             profiles: Vec::new(),
-            handler: Named { type_name, name, plugin: Arc::new(Nowhere) },
+            handler: NamedPlugin { type_name, name, plugin: Arc::new(Nowhere) },
             screeners: Vec::new(),
             producers: Vec::new(),
             observers: Vec::new(),

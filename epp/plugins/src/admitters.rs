@@ -3,7 +3,7 @@
 use crate::context::{BuildContext, SloFactor};
 use crate::params::{Bound, Params};
 use crate::scorers::latency::headroom;
-use stator_epp_scheduler::plugin::{Admitter, Built, Moment};
+use stator_epp_scheduler::plugin::{Admitter, PluginParts, Moment};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const COLD: f64 = 0.02;
 ///
 /// It must have an objective and there must be a prediction; no prediction meets both objectives,
 /// no endpoint is idle, and none is cold (KV cache usage below 2 %).
-pub(crate) fn latency_slo(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn latency_slo(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("latencyPredictionInfoProducerName");
     admitter(LatencySlo { slo_factor: context.slo_factor() })
 }
@@ -23,7 +23,7 @@ pub(crate) fn latency_slo(params: &mut Params<'_>, context: &mut BuildContext) -
 ///
 /// Chance: `min(saturation^power · k, 1)`, where saturation is the mean over the endpoints of
 /// `max(waiting / queueDepthThreshold, usage / kvCacheUtilThreshold)`.
-pub(crate) fn probabilistic(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn probabilistic(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let mut above_zero = |name, default| params.number(name, default, Bound::Above(0.0));
     admitter(Probabilistic {
         queue_depth: above_zero("queueDepthThreshold", 5.0),
@@ -33,8 +33,8 @@ pub(crate) fn probabilistic(params: &mut Params<'_>, _: &mut BuildContext) -> Bu
     })
 }
 
-fn admitter(admitter: impl Admitter + 'static) -> Built {
-    Built { admitter: Some(Arc::new(admitter)), ..Built::default() }
+fn admitter(admitter: impl Admitter + 'static) -> PluginParts {
+    PluginParts { admitter: Some(Arc::new(admitter)), ..PluginParts::default() }
 }
 
 struct LatencySlo {

@@ -5,7 +5,7 @@ use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::session::IdSource;
 use crate::settings::PluginSettings;
-use stator_epp_scheduler::plugin::{Built, Decider};
+use stator_epp_scheduler::plugin::{PluginParts, Decider};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
 use stator_placement::{CostModel, SessionSettings, Weights};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct BuildContext {
     /// Names of the scheduling profiles; set before the first plug-in is built.
     pub profiles: Vec<String>,
     /// Plug-ins built so far, by their name in configuration.
-    pub built: BTreeMap<String, Built>,
+    pub built: BTreeMap<String, PluginParts>,
     /// Settings of plug-ins whose work other rooms do, by their name in configuration.
     pub settings: BTreeMap<String, PluginSettings>,
     /// Notes for the operator on plug-ins that were built, by their name in configuration; each
@@ -103,9 +103,9 @@ impl BuildContext {
     }
 
     /// Hands settings of the plug-in that is being built to another room.
-    pub(crate) fn settle(&mut self, settings: PluginSettings) -> Built {
+    pub(crate) fn settle(&mut self, settings: PluginSettings) -> PluginParts {
         self.settings.insert(self.name.clone(), settings);
-        Built::default()
+        PluginParts::default()
     }
 
     /// Leaves an error if there is another plug-in of a type that may be there only once.

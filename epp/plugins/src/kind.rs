@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 
 /// A type of plug-in.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct PluginKind {
 }
 
 /// Reads parameters and makes a plug-in; leaves errors in the parameters.
-pub(crate) type Make = fn(&mut Params<'_>, &mut BuildContext) -> Built;
+pub(crate) type Make = fn(&mut Params<'_>, &mut BuildContext) -> PluginParts;
 
 /// Whether a type can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

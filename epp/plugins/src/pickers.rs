@@ -4,16 +4,16 @@
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Random;
-use stator_epp_scheduler::plugin::{Built, Picker};
+use stator_epp_scheduler::plugin::{PluginParts, Picker};
 use std::sync::Arc;
 
 /// `max-score-picker`: the highest scores; equal ones in random order.
-pub(crate) fn max_score(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn max_score(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     picker(params, best)
 }
 
 /// `random-picker`: any, whatever the scores.
-pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     picker(params, |scores, count, random| {
         let mut order = shuffled(scores.len(), random);
         order.truncate(count);
@@ -25,7 +25,7 @@ pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
 /// 0 come last, in random order.
 ///
 /// Source: weighted sampling without replacement by keys `U^(1/w)` of Efraimidis and Spirakis.
-pub(crate) fn weighted_random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn weighted_random(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     picker(params, |scores, count, random| {
         // The logarithm of the key, which orders alike and does not underflow for small scores.
         let mut key = |score: f64| match score > 0.0 {
@@ -45,9 +45,9 @@ struct First {
     choose: Choose,
 }
 
-fn picker(params: &mut Params<'_>, choose: Choose) -> Built {
+fn picker(params: &mut Params<'_>, choose: Choose) -> PluginParts {
     let count = params.whole("maxNumOfEndpoints", 1, 1..=1000) as usize;
-    Built { picker: Some(Arc::new(First { count, choose })), ..Built::default() }
+    PluginParts { picker: Some(Arc::new(First { count, choose })), ..PluginParts::default() }
 }
 
 impl Picker for First {

@@ -5,7 +5,7 @@ use crate::kind::{Need, PluginKind, Stability};
 use crate::params;
 use crate::table::KINDS;
 use serde_json::Value;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 
 /// A parameter that names another plug-in, which must be built before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub fn build(
     name: &str,
     parameters: &Value,
     context: &mut BuildContext,
-) -> Result<Built, Vec<String>> {
+) -> Result<PluginParts, Vec<String>> {
     let kind = find(type_name).filter(|kind| kind.stability != Stability::Missing);
     let Some(kind) = kind else {
         return Err(vec![format!("type: {type_name:?} is not available")]);

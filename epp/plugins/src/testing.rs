@@ -2,7 +2,7 @@
 
 use crate::{BuildContext, build};
 use serde_json::Value;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment, Pick, Routing, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Pick, Routing, Scorer};
 use stator_epp_scheduler::{
     Candidate, Endpoint, EngineLoad, InFlight, PrefixMatch, Random, Request, Roles, Time,
 };
@@ -75,7 +75,7 @@ pub(crate) fn matched(blocks: u32, of: u32) -> PrefixMatch {
 }
 
 /// A plug-in of a configuration whose only profile is `default`.
-pub(crate) fn made(type_name: &str, parameters: Value) -> Built {
+pub(crate) fn made(type_name: &str, parameters: Value) -> PluginParts {
     let mut context = BuildContext::new(vec!["default".to_owned()]);
     build(type_name, type_name, &parameters, &mut context).expect("the parameters are right")
 }

@@ -5,7 +5,7 @@ use crate::filters::{filter, prefer};
 use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::scorers::scorer;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ impl BuildContext {
 
 /// `topology-extractor`: names the labels of a pod that tell its `hostname`, `rack`, `zone` and
 /// `region`. An endpoint has those of its pod, and of its node where the pod has none.
-pub(crate) fn extractor(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn extractor(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let defaults = Levels::default();
     let mut levels = defaults.0.into_iter();
     let labels = ["hostname", "rack", "zone", "region"]
@@ -29,13 +29,13 @@ pub(crate) fn extractor(params: &mut Params<'_>, context: &mut BuildContext) -> 
     let labels = labels.map(|(given, default)| given.unwrap_or(default));
     context.claim("topology-extractor", params);
     context.levels.get_or_init(|| Levels(labels));
-    Built::default()
+    PluginParts::default()
 }
 
 /// `topology-affinity-filter`: keeps endpoints near the one that the profile before chose: on the
 /// same host, or at least in the same rack, zone or region, by `minAffinity`. Where nothing is
 /// known of that one, or nobody is near, all are kept.
-pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("topologyProducerName");
     let levels = [("host", 0), ("rack", 1), ("zone", 2), ("region", 3)];
     let farthest = params.choice("minAffinity", &levels);
@@ -46,7 +46,7 @@ pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContex
 ///
 /// Score: 1 on the same host, 0.2 in the same rack, 0.05 in the zone, 0.02 in the region, else 0;
 /// about as the bandwidth between them.
-pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("topologyProducerName");
     scorer(Nearness::of(context))
 }
@@ -108,7 +108,7 @@ mod tests {
     use crate::{BuildContext, build};
     use serde_json::{Value, json};
     use stator_epp_scheduler::Request;
-    use stator_epp_scheduler::plugin::{Built, Pick};
+    use stator_epp_scheduler::plugin::{PluginParts, Pick};
 
     const HOST: &str = "kubernetes.io/hostname";
     const RACK: &str = "rack";
@@ -125,7 +125,7 @@ mod tests {
     }
 
     /// A plug-in whose peer is the first endpoint, if `met`.
-    fn built(type_name: &str, parameters: &Value, met: bool) -> Built {
+    fn built(type_name: &str, parameters: &Value, met: bool) -> PluginParts {
         let mut context = BuildContext::new(vec!["default".to_owned()]);
         let rack = json!({"rack": RACK});
         build("topology-extractor", "levels", &rack, &mut context).expect("it can be built");

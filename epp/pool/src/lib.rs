@@ -20,7 +20,7 @@ mod rewrite_tests;
 mod view;
 
 pub use endpoints::{InvalidSpec, PORTS_MAX, Pod, PoolSpec, endpoints_of, worker_of};
-pub use rewrite::{Rewrite, RewriteRule, RewriteTarget, Rewrites, Rewritten, WEIGHT_MAX};
+pub use rewrite::{Rewrite, RewriteRule, RewriteTarget, Rewrites, RewrittenModel, WEIGHT_MAX};
 pub use view::{AppProtocol, PoolView};
 
 use std::sync::Arc;

@@ -53,7 +53,7 @@ pub struct Rewrites {
 
 /// A rewritten model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rewritten<'a> {
+pub struct RewrittenModel<'a> {
     /// Name of the rewrite that did it.
     pub rewrite: &'a str,
     /// The model that is asked for instead.
@@ -86,9 +86,9 @@ impl Rewrites {
     }
 
     /// The model in place of `model`, if a rule names one; equal values of `random` choose alike.
-    pub fn rewrite(&self, model: &str, random: u64) -> Option<Rewritten<'_>> {
+    pub fn rewrite(&self, model: &str, random: u64) -> Option<RewrittenModel<'_>> {
         let choice = self.exact.get(model).or(self.generic.as_ref())?;
-        Some(Rewritten { rewrite: &choice.rewrite, model: choice.choose(random) })
+        Some(RewrittenModel { rewrite: &choice.rewrite, model: choice.choose(random) })
     }
 
     /// Whether no model is ever replaced.

@@ -235,7 +235,7 @@ mod tests {
     use crate::plugin::Screener;
     use crate::slot::Slots;
     use crate::testkit::{endpoint, program, rank};
-    use crate::{Endpoint, HeaderView, Named};
+    use crate::{Endpoint, HeaderView, NamedPlugin};
     use std::sync::Arc;
 
     const NOW: Time = Time(std::time::Duration::from_secs(1));
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn what_a_screener_drops_is_not_there_for_any_profile() {
         let plugin: Arc<dyn Screener> = Arc::new(ByPod);
-        let screener = Named { type_name: "by-pod".into(), name: "by-pod".into(), plugin };
+        let screener = NamedPlugin { type_name: "by-pod".into(), name: "by-pod".into(), plugin };
         let program = Program { screeners: vec![screener], ..program() };
         let slots = slots(&[endpoint(1), endpoint(2), endpoint(3)]);
         let ask = |pod: &str| {

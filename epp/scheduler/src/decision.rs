@@ -1,7 +1,7 @@
 //! Options of one call of a [`Scheduler`](crate::Scheduler), and its result.
 
 use crate::Endpoint;
-use crate::plugin::NotRouted;
+use crate::plugin::RouteError;
 use stator_placement::{PickError, Time};
 use stator_protos::WorkerRank;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ pub enum ScheduleError {
     NotAdmitted(String),
     /// No profile's pick can answer.
     #[error(transparent)]
-    NotRouted(#[from] NotRouted),
+    NotRouted(#[from] RouteError),
     /// The request asks for an endpoint that holds a part of its prompt, and the best does not.
     #[error("no decode worker has the requested KV cache")]
     NothingCached,

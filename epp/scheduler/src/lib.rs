@@ -30,7 +30,7 @@ pub use decision::{Call, Decision, ScheduleError};
 pub use endpoint::{Endpoint, Roles};
 pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};
 pub use prefixes::Prefixes;
-pub use program::{Named, Profile, Program, Saturation};
+pub use program::{NamedPlugin, Profile, Program, Saturation};
 pub use request::{EndpointPins, HeaderView, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
 pub use scheduler::{PoolStats, STALE, Scheduler};
 pub use selector::{LabelSelector, LabelTest, Requirement};

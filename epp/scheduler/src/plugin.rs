@@ -102,12 +102,12 @@ pub trait ProfileHandler: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`NotRouted`] if the request cannot be answered.
+    /// [`RouteError`] if the request cannot be answered.
     fn route<'a>(
         &self,
         request: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted>;
+    ) -> Result<Routing<'a>, RouteError>;
 }
 
 /// Whether a request's prompt, or its images, should be computed by another endpoint than the
@@ -239,7 +239,7 @@ impl<'a> Routing<'a> {
 
 /// Reason for which no profile's pick can answer. One variant per answer a client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRouted {
+pub enum RouteError {
     /// All candidates were filtered out.
     #[error("no endpoints available for the given request")]
     Drained,
@@ -274,7 +274,7 @@ pub struct RequestProgress<'a> {
 
 /// The parts that one entry of `plugins` was built into: every place that its type can take.
 #[derive(Clone, Default)]
-pub struct Built {
+pub struct PluginParts {
     /// The filter.
     pub filter: Option<Arc<dyn Filter>>,
     /// The screener.

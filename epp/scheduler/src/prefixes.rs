@@ -6,7 +6,7 @@
 use crate::Program;
 use crate::cycle::SPANS;
 use crate::plugin::LookupMeter;
-use stator_placement::{Applied, Blocks, Found, Held, Time};
+use stator_placement::{EventEffect, Blocks, PromptOverlaps, WorkerHoldings, Time};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerRank};
@@ -38,7 +38,7 @@ impl Prefixes {
         for event in events {
             let (span, stored) = indexed(event);
             let _entered = span.enter();
-            if self.blocks.apply(rank, generation, std::slice::from_ref(event)) == Applied::Yes {
+            if self.blocks.apply(rank, generation, std::slice::from_ref(event)) == EventEffect::Yes {
                 self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
             }
         }
@@ -58,20 +58,20 @@ impl Prefixes {
     /// its own feed has not told of its state meanwhile. May come at once with what that tells.
     ///
     /// [`Scheduler::expects`]: crate::Scheduler::expects
-    pub fn restore(&self, rank: WorkerRank, held: Held) -> bool {
-        let Held { generation, blocks } = held;
+    pub fn restore(&self, rank: WorkerRank, held: WorkerHoldings) -> bool {
+        let WorkerHoldings { generation, blocks } = held;
         self.add(blocks, |blocks| self.blocks.index().restore(rank, generation, blocks))
     }
 
     fn add(
         &self,
         blocks: Vec<(SequenceHash, Medium)>,
-        add: impl FnOnce(Vec<(SequenceHash, Medium)>) -> Applied,
+        add: impl FnOnce(Vec<(SequenceHash, Medium)>) -> EventEffect,
     ) -> bool {
         let span = info_span!(target: SPANS, "index_add", snapshot = true);
         let _entered = span.enter();
         let stored = blocks.len() as u64;
-        let applied = add(blocks) == Applied::Yes;
+        let applied = add(blocks) == EventEffect::Yes;
         if applied {
             self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
         }
@@ -80,7 +80,7 @@ impl Prefixes {
 
     /// Blocks that workers reported to hold, for each worker whose blocks are known: see
     /// [`stator_placement::Index::held_by`].
-    pub fn held_by(&self, ranks: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    pub fn held_by(&self, ranks: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         let held = self.blocks.index().held_by(ranks).into_iter().zip(ranks);
         held.filter_map(|(held, rank)| Some((*rank, held?))).collect()
     }
@@ -92,9 +92,9 @@ impl Prefixes {
 
     /// Blocks of a prompt that each endpoint holds, for [`crate::Prompt::overlaps`]; nothing if no
     /// plug-in asks for them. The lookup is measured.
-    pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
+    pub fn look_up(&self, sequence: &[SequenceHash]) -> PromptOverlaps {
         if !self.wanted {
-            return Found::default();
+            return PromptOverlaps::default();
         }
         let blocks = sequence.len();
         let span = info_span!(
@@ -102,7 +102,7 @@ impl Prefixes {
             llm_d.epp.producer.total_blocks = blocks, llm_d.epp.producer.max_match_blocks = Empty,
         );
         let _entered = span.enter();
-        let mut found = Found::default();
+        let mut found = PromptOverlaps::default();
         // The spans within each other are those of the llm-d router.
         let mut lookup = || {
             let _scoring = info_span!(target: SPANS, "score_tokens", blocks).entered();

@@ -13,15 +13,15 @@ pub struct Profile {
     /// Its name in the configuration.
     pub name: String,
     /// Filters, in order.
-    pub filters: Vec<Named<dyn Filter>>,
+    pub filters: Vec<NamedPlugin<dyn Filter>>,
     /// Scorers and their weights.
-    pub scorers: Vec<(Named<dyn Scorer>, f64)>,
+    pub scorers: Vec<(NamedPlugin<dyn Scorer>, f64)>,
     /// Chooses among what is left.
-    pub picker: Named<dyn Picker>,
+    pub picker: NamedPlugin<dyn Picker>,
 }
 
 /// A plug-in and its names, for metrics and explanations.
-pub struct Named<T: ?Sized> {
+pub struct NamedPlugin<T: ?Sized> {
     /// Its type in the configuration.
     pub type_name: Arc<str>,
     /// Its name there.
@@ -30,7 +30,7 @@ pub struct Named<T: ?Sized> {
     pub plugin: Arc<T>,
 }
 
-impl<T: ?Sized> Clone for Named<T> {
+impl<T: ?Sized> Clone for NamedPlugin<T> {
     fn clone(&self) -> Self {
         let Self { type_name, name, plugin } = self;
         Self { type_name: type_name.clone(), name: name.clone(), plugin: plugin.clone() }
@@ -43,27 +43,27 @@ pub struct Program {
     /// The profiles; names are unique.
     pub profiles: Vec<Profile>,
     /// Handler that runs the profiles.
-    pub handler: Named<dyn ProfileHandler>,
+    pub handler: NamedPlugin<dyn ProfileHandler>,
     /// Screeners, run before all others, each on the candidates that the one before it left.
-    pub screeners: Vec<Named<dyn Screener>>,
+    pub screeners: Vec<NamedPlugin<dyn Screener>>,
     /// Producers, in the order in which they must run.
-    pub producers: Vec<Named<dyn Producer>>,
+    pub producers: Vec<NamedPlugin<dyn Producer>>,
     /// Observers, in no particular order.
-    pub observers: Vec<Named<dyn Observer>>,
+    pub observers: Vec<NamedPlugin<dyn Observer>>,
     /// Indices of prefixes among the producers.
-    pub prefixes: Vec<Named<dyn PrefixIndex>>,
+    pub prefixes: Vec<NamedPlugin<dyn PrefixIndex>>,
     /// Indices that replicas share: of prefixes and of sessions.
-    pub shared: Vec<Named<dyn SharedIndex>>,
+    pub shared: Vec<NamedPlugin<dyn SharedIndex>>,
     /// Plug-ins that make countable findings.
-    pub measured: Vec<Named<dyn MeteredPlugin>>,
+    pub measured: Vec<NamedPlugin<dyn MeteredPlugin>>,
     /// Meter of lookups in the placement core's index; `None` if nobody measures them.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// Admitters; all must agree.
-    pub admitters: Vec<Named<dyn Admitter>>,
+    pub admitters: Vec<NamedPlugin<dyn Admitter>>,
     /// Plug-ins that add headers for the endpoint that answers.
-    pub route_headers: Vec<Named<dyn RouteHeaders>>,
+    pub route_headers: Vec<NamedPlugin<dyn RouteHeaders>>,
     /// Plug-ins that add headers for the client.
-    pub response_headers: Vec<Named<dyn ResponseHeaders>>,
+    pub response_headers: Vec<NamedPlugin<dyn ResponseHeaders>>,
     /// Whether the placement core's costs and overlaps are wanted.
     pub uses_kv: bool,
     /// Measure by which the pool counts as full for requests of negative priority.

@@ -1,9 +1,9 @@
 use super::*;
-use crate::plugin::NotRouted;
+use crate::plugin::RouteError;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, HeaderView, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
-use stator_placement::{Held, PeerLoad};
+use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 
@@ -179,7 +179,7 @@ fn an_empty_pool_and_drained_filters_are_different_refusals() {
     let headers = [("only", "pod9")];
     let request = Request { headers: HeaderView(&headers), ..Request::default() };
     let refused = pool(2).schedule(&request, call(1, true)).map(|_| ());
-    assert_eq!(refused, Err(ScheduleError::NotRouted(NotRouted::Drained)));
+    assert_eq!(refused, Err(ScheduleError::NotRouted(RouteError::Drained)));
 }
 
 #[test]
@@ -420,12 +420,12 @@ fn own(pool: &Scheduler, now: u64) -> (u64, Vec<(WorkerRank, PeerLoad)>) {
 }
 
 /// What a worker reported that it holds.
-fn held(pool: &Scheduler, rank: WorkerRank) -> Option<Held> {
+fn held(pool: &Scheduler, rank: WorkerRank) -> Option<WorkerHoldings> {
     let tells = pool.tellers().any(|teller| teller == rank);
     tells.then(|| pool.prefixes().held_by(&[rank]).pop()).flatten().map(|(_, held)| held)
 }
 
-fn restore(pool: &mut Scheduler, rank: WorkerRank, held: Held) -> bool {
+fn restore(pool: &mut Scheduler, rank: WorkerRank, held: WorkerHoldings) -> bool {
     pool.expects(rank, held.generation) && pool.prefixes().restore(rank, held)
 }
 
@@ -462,7 +462,7 @@ fn a_peers_blocks_count_until_the_own_feed_tells() {
 fn the_own_feed_overrules_what_a_peer_said() {
     let mut pool = pool(1);
     let blocks = vec![(SequenceHash(1), Medium::Device)];
-    let theirs = Held { generation: Generation(5), blocks };
+    let theirs = WorkerHoldings { generation: Generation(5), blocks };
     assert!(restore(&mut pool, rank(1), theirs.clone()));
     pool.set_life(rank(1), Generation(5));
     assert_eq!(held(&pool, rank(1)), Some(theirs), "the same life goes on");
@@ -470,7 +470,7 @@ fn the_own_feed_overrules_what_a_peer_said() {
     assert_eq!(held(&pool, rank(1)).map(|held| held.blocks), Some(vec![]));
     pool.set_life(rank(1), Generation(4));
     assert_eq!(held(&pool, rank(1)).map(|held| held.generation), Some(Generation(4)));
-    let nobodys = Held { generation: Generation(1), blocks: vec![] };
+    let nobodys = WorkerHoldings { generation: Generation(1), blocks: vec![] };
     assert!(!restore(&mut pool, rank(9), nobodys));
 }
 

@@ -1,6 +1,6 @@
 //! Endpoints, plug-ins and programs for tests.
 
-use crate::plugin::{Filter, Moment, NotRouted, Pick, Picker, ProfileHandler, Routing, Scorer};
+use crate::plugin::{Filter, Moment, RouteError, Pick, Picker, ProfileHandler, Routing, Scorer};
 use crate::*;
 use stator_protos::{WorkerId, WorkerRank};
 use std::sync::Arc;
@@ -65,14 +65,14 @@ impl ProfileHandler for Single {
         &self,
         _: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
-        let primary = run("default").ok_or(NotRouted::Drained)?;
+    ) -> Result<Routing<'a>, RouteError> {
+        let primary = run("default").ok_or(RouteError::Drained)?;
         Ok(Routing { primary, others: Vec::new(), headers: Vec::new(), port: None })
     }
 }
 
-fn named<T: ?Sized>(name: &str, plugin: Arc<T>) -> Named<T> {
-    Named { type_name: name.into(), name: name.into(), plugin }
+fn named<T: ?Sized>(name: &str, plugin: Arc<T>) -> NamedPlugin<T> {
+    NamedPlugin { type_name: name.into(), name: name.into(), plugin }
 }
 
 /// One profile that takes the cheapest endpoint.

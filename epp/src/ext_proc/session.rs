@@ -7,7 +7,7 @@ use super::frames::{Frames, Writer};
 use super::machine::{Machine, MachineStep, Violation};
 use super::message::Incoming;
 use super::wire;
-use crate::exchange::{Director, Refusal, Routed};
+use crate::exchange::{Director, Refusal, RoutedRequest};
 use bytes::Bytes;
 use futures::FutureExt;
 use http::HeaderMap;
@@ -32,7 +32,7 @@ const WRITE_MAX_BYTES: usize = 32 << 10;
 /// Source: the feature `ext_proc_graceful_grpc_close` of Envoy.
 const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);
 
-type Decision<W> = Pin<Box<dyn Future<Output = Result<Routed<W>, Refusal>> + Send>>;
+type Decision<W> = Pin<Box<dyn Future<Output = Result<RoutedRequest<W>, Refusal>> + Send>>;
 
 /// The share of a stream once it has grown, or has not.
 type Room = Pin<Box<dyn Future<Output = (BodyShare, Result<(), Exhausted>)> + Send>>;

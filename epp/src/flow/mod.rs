@@ -22,7 +22,7 @@ use stator_epp_metrics::{
 };
 use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
-use stator_gate::{AdmitError, Admitted, Attempt, Gate, Grant};
+use stator_gate::{AdmitError, Admission, Attempt, Gate, Grant};
 use stator_protos::hash::name_hash;
 use stator_queue::{
     BandPlace, Ceilings, CheckedSettings, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT,
@@ -128,7 +128,7 @@ impl Flow {
             let outcome = outcome(&admitted, empty);
             visit.ends(outcome);
             return match admitted {
-                Ok(Admitted { place, band, .. }) => {
+                Ok(Admission { place, band, .. }) => {
                     let half_life = self.half_life(band);
                     let program = half_life.map(|half| self.metrics.programs.of(of, half));
                     if let Some(program) = &program {

@@ -1,6 +1,6 @@
 //! One request's way through flow control, as metrics see it.
 
-use stator_epp_metrics::{FlowMetrics, FlowOutcome, RequestMetrics, Waiting};
+use stator_epp_metrics::{FlowMetrics, FlowOutcome, RequestMetrics, WaitingRequest};
 use std::time::{Duration, Instant};
 
 /// A request that came. Dropped before it left, its client is gone.
@@ -12,7 +12,7 @@ pub(super) struct Visit<'a> {
     bytes: u64,
     started: Instant,
     /// Counts it as waiting while it is there.
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingRequest>,
     over: bool,
 }
 

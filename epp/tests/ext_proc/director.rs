@@ -1,7 +1,7 @@
 //! A director that does as it is told.
 
 use bytes::Bytes;
-use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, Routed, Watch};
+use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, RoutedRequest, Watch};
 use stator_epp::headers::Headers;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -92,7 +92,7 @@ impl Director for Script {
         &self,
         head: RequestHead,
         body: Option<Vec<Bytes>>,
-    ) -> Result<Routed<Follower>, Refusal> {
+    ) -> Result<RoutedRequest<Follower>, Refusal> {
         let text = body.as_ref().map(|body| String::from_utf8_lossy(&body.concat()).into_owned());
         let subset = head.subset.as_ref().map(|subset| {
             let texts = subset.0.iter().map(|e| match e.port {
@@ -134,7 +134,7 @@ impl Director for Script {
             Some(text) => vec![Bytes::from_static(text.as_bytes())],
             None => body.unwrap_or_default(),
         };
-        Ok(Routed {
+        Ok(RoutedRequest {
             endpoints,
             set_headers: self.set.clone(),
             body,

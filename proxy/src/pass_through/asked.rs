@@ -13,7 +13,7 @@ use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::openai::options::check_cache_salt;
-use stator_api::steering::{Pins, Said, Steering};
+use stator_api::steering::{Pins, SteeringHeaders, Steering};
 use stator_body::Object;
 use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_placement::Adapter;
@@ -106,7 +106,7 @@ impl Asked {
         let space = client.space(salts.own.as_deref(), salts.extension.as_deref())?;
         let seed = text_seed(adapter.as_deref(), space.salt().as_deref());
         let prompt = measure(body, &fields, pool.block_size().get(), seed);
-        let said = Said::of(|name| exchange.header(name));
+        let said = SteeringHeaders::of(|name| exchange.header(name));
         let steering = Steering {
             pins: Pins::of_whole(|name| exchange.header_bytes(name), settings.pins)?,
             ..Steering::read(body, said, settings.priority_max)?

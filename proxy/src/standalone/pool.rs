@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stator_events::KvSink;
 use stator_fleet::AgentClient;
 use stator_fleet::Members;
-use stator_gate::{AdmitError, Admitted, Gate};
+use stator_gate::{AdmitError, Admission, Gate};
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, PlacementRequest,
@@ -133,7 +133,7 @@ impl Pool {
     pub(crate) async fn admit(
         self: &Arc<Self>,
         entry: QueueEntry<Prompt>,
-    ) -> Result<Admitted<Place>, AdmitError<PickError>> {
+    ) -> Result<Admission<Place>, AdmitError<PickError>> {
         let flow = entry.flow;
         let mut admitted = self.gate.admit(entry).await?;
         admitted.place.payer = Some((admitted.band, flow));

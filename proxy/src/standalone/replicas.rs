@@ -4,7 +4,7 @@ use super::pool::{self, Pool};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use stator_peers::{Blocks, Peers, PoolId, Replica, Seat, WarmStart};
-use stator_placement::{Held, PeerLoad};
+use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;
@@ -91,7 +91,7 @@ impl Blocks for Shared {
         Vec::new()
     }
 
-    fn held(&self, _: PoolId, _: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    fn held(&self, _: PoolId, _: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         Vec::new()
     }
 
@@ -107,7 +107,7 @@ impl Blocks for Shared {
         }
     }
 
-    fn restore(&self, _: PoolId, _: WorkerRank, _: Held) -> bool {
+    fn restore(&self, _: PoolId, _: WorkerRank, _: WorkerHoldings) -> bool {
         false
     }
 }

@@ -7,7 +7,7 @@ use http::Request;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use prost::Message;
-use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, Routed, Watch};
+use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, RoutedRequest, Watch};
 use stator_epp::ext_proc::{ExtProc, ExtProcSettings, SERVICE};
 use stator_epp::headers::Headers;
 use std::sync::Arc;
@@ -85,12 +85,12 @@ impl Director for Script {
         &self,
         _: RequestHead,
         body: Option<Vec<Bytes>>,
-    ) -> Result<Routed<Pass>, Refusal> {
+    ) -> Result<RoutedRequest<Pass>, Refusal> {
         if self.refuses {
             let message = "no \"room\"\n".to_owned();
             return Err(Refusal { status: 503, message, reason: Some("x"), retry_after: None });
         }
-        Ok(Routed {
+        Ok(RoutedRequest {
             endpoints: vec![([10, 0, 0, 1], 8000).into()],
             set_headers: vec![("x-a", "b".to_owned())],
             body: body.unwrap_or_default(),

@@ -6,7 +6,7 @@
 //! is that of both replicas together.
 
 use stator_peers::{Blocks, Peers, PeersSettings, PoolId, Replica, Seat};
-use stator_placement::{Held, Index, IndexSettings, PeerLoad};
+use stator_placement::{WorkerHoldings, Index, IndexSettings, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -57,7 +57,7 @@ impl Blocks for Pool {
         self.workers.clone()
     }
 
-    fn held(&self, _: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    fn held(&self, _: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         let held = self.index.held_by(workers).into_iter().zip(workers);
         held.filter_map(|(held, worker)| Some((*worker, held?))).collect()
     }
@@ -66,7 +66,7 @@ impl Blocks for Pool {
         None
     }
 
-    fn restore(&self, _: PoolId, worker: WorkerRank, held: Held) -> bool {
+    fn restore(&self, _: PoolId, worker: WorkerRank, held: WorkerHoldings) -> bool {
         self.index.restore(worker, held.generation, held.blocks);
         true
     }

@@ -1,6 +1,6 @@
 //! The pools of this process, as peers learn of them and tell them news.
 
-use stator_placement::Held;
+use stator_placement::WorkerHoldings;
 use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -46,7 +46,7 @@ pub trait Blocks: Send + Sync + 'static {
     fn workers(&self, pool: PoolId) -> Vec<WorkerRank>;
 
     /// Reported blocks of `workers`, without workers of unknown state. May take long.
-    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)>;
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)>;
 
     /// A part of what is only predicted, at most `most` entries from position `from` on; `None`
     /// at the end. Entries may be missed or come twice where they change meanwhile.
@@ -59,5 +59,5 @@ pub trait Blocks: Send + Sync + 'static {
 
     /// A peer knows this of a worker's blocks. The pool decides whether it does not know better:
     /// it must refuse for a worker whose own event feed has told of its state. True if taken.
-    fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool;
+    fn restore(&self, pool: PoolId, worker: WorkerRank, held: WorkerHoldings) -> bool;
 }

@@ -6,7 +6,7 @@ use crate::hub::Hub;
 use crate::names::PoolMap;
 use crate::roster::PeerNames;
 use crate::wire;
-use stator_placement::Held;
+use stator_placement::WorkerHoldings;
 use stator_protos::peers as proto;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ async fn restore(
             if holding.last {
                 let blocks = std::mem::take(&mut blocks);
                 if let Some(((pool, worker), generation)) = answer.pools.holding(&holding) {
-                    let held = Held { generation, blocks };
+                    let held = WorkerHoldings { generation, blocks };
                     start.workers += usize::from(hub.replica.restore(pool, worker, held));
                 }
             }

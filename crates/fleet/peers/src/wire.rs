@@ -5,7 +5,7 @@ use crate::feeds::{Frame, SentPrompt};
 use crate::gauges::GaugeKey;
 use crate::names::PoolMap;
 use crate::{PoolId, SEQUENCE_MAX};
-use stator_placement::{Held, PeerLoad};
+use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::peers as proto;
@@ -89,7 +89,7 @@ pub(crate) fn predicted(
 /// A worker's blocks, in chunks of one medium each; the last one says so. At least one.
 pub(crate) fn holdings(
     (pool, worker): GaugeKey,
-    mut held: Held,
+    mut held: WorkerHoldings,
 ) -> impl Iterator<Item = proto::SnapshotChunk> {
     held.blocks.sort_unstable_by_key(|&(_, medium)| medium);
     let mut parts = Vec::new();

@@ -52,7 +52,7 @@ proptest! {
         let map = map();
         let key = (PoolId(0), WorkerRank { worker: WorkerId(9), rank: 1 });
         let mut expected: Vec<_> = found.iter().map(|&(hash, m)| (SequenceHash(hash), m)).collect();
-        let held = Held { generation: Generation(generation), blocks: expected.clone() };
+        let held = WorkerHoldings { generation: Generation(generation), blocks: expected.clone() };
         let (mut all, mut ends) = (Vec::new(), 0);
         for chunk in holdings(key, held) {
             let holding = chunk.holding.expect("it tells of a worker");

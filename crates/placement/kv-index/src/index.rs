@@ -10,7 +10,7 @@ use crate::scatter;
 use crate::sets::Sets;
 use crate::settings::IndexSettings;
 use crate::sweep::Sweep;
-use crate::tenancy::{Applied, Entrance, Stands, Tenancy, WorkerLife};
+use crate::tenancy::{EventEffect, Entrance, Stands, Tenancy, WorkerLife};
 use crate::time::Time;
 use crate::view::Published;
 use parking_lot::{Mutex, RwLock};
@@ -86,7 +86,7 @@ impl Index {
             Stands::Same(_) => true,
             Stands::Later | Stands::UnknownWorker => {
                 let life = WorkerLife { slot: self.take_slot(), generation, known: true };
-                self.enter(worker, life, Entrance::Registers) == Applied::Yes
+                self.enter(worker, life, Entrance::Registers) == EventEffect::Yes
             }
         }
     }
@@ -106,7 +106,7 @@ impl Index {
 
     /// Follows one event of a worker. An event of a later life than the registered one starts
     /// that life, with no blocks.
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> Applied {
+    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> EventEffect {
         self.apply_all(worker, generation, std::slice::from_ref(event))
     }
 
@@ -116,7 +116,7 @@ impl Index {
         worker: WorkerRank,
         generation: Generation,
         events: &[KvEvent],
-    ) -> Applied {
+    ) -> EventEffect {
         self.collect_if_wanted();
         for events in events.split_inclusive(|event| *event == KvEvent::Cleared) {
             let (cleared, events) = match events.split_last() {
@@ -124,14 +124,14 @@ impl Index {
                 _ => (false, events),
             };
             let applied = self.follow(worker, generation, events);
-            if applied != Applied::Yes {
+            if applied != EventEffect::Yes {
                 return applied;
             }
             if cleared && self.has_blocks(worker) {
                 self.renew(worker, generation, true);
             }
         }
-        Applied::Yes
+        EventEffect::Yes
     }
 
     /// Events of a worker were lost: it counts as holding nothing until its state is replaced or
@@ -200,13 +200,13 @@ impl Index {
     }
 
     /// Follows events without a clear among them.
-    fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> Applied {
+    fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> EventEffect {
         // The read lock stays until the blocks are written, so that nobody retires the slot before.
         let (life, tenancy) = loop {
             let tenancy = self.tenancy.read();
             match tenancy.stands(worker, generation) {
-                Stands::UnknownWorker => return Applied::UnknownWorker,
-                Stands::Stale => return Applied::Stale,
+                Stands::UnknownWorker => return EventEffect::UnknownWorker,
+                Stands::Stale => return EventEffect::Stale,
                 Stands::Same(life) => break (life, tenancy),
                 Stands::Later => {
                     drop(tenancy);
@@ -215,7 +215,7 @@ impl Index {
             }
         };
         if !life.known {
-            return Applied::UnknownState;
+            return EventEffect::UnknownState;
         }
         let runs = events.iter().map(|event| {
             let (op, hashes) = match event {
@@ -227,7 +227,7 @@ impl Index {
         });
         scatter::write(&self.shared, &self.lanes, life.slot, runs);
         drop(tenancy);
-        Applied::Yes
+        EventEffect::Yes
     }
 
     /// Whether there is anything to clear.
@@ -250,20 +250,20 @@ impl Index {
         worker: WorkerRank,
         life: WorkerLife,
         entrance: Entrance,
-    ) -> Applied {
+    ) -> EventEffect {
         let (applied, retired) = {
             let mut tenancy = self.tenancy.write();
             match tenancy.stands(worker, life.generation) {
-                Stands::Stale => (Applied::Stale, Some(life.slot)),
+                Stands::Stale => (EventEffect::Stale, Some(life.slot)),
                 Stands::UnknownWorker if entrance != Entrance::Registers => {
-                    (Applied::UnknownWorker, Some(life.slot))
+                    (EventEffect::UnknownWorker, Some(life.slot))
                 }
                 Stands::Same(WorkerLife { known: true, .. }) if entrance == Entrance::Restores => {
-                    (Applied::KnownState, Some(life.slot))
+                    (EventEffect::KnownState, Some(life.slot))
                 }
-                Stands::UnknownWorker => (Applied::Yes, self.publish(&mut tenancy, worker, life)),
+                Stands::UnknownWorker => (EventEffect::Yes, self.publish(&mut tenancy, worker, life)),
                 Stands::Same(_) | Stands::Later => {
-                    (Applied::Yes, self.publish(&mut tenancy, worker, life))
+                    (EventEffect::Yes, self.publish(&mut tenancy, worker, life))
                 }
             }
         };

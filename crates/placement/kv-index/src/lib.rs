@@ -66,12 +66,12 @@ mod view;
 pub use chains::common_prefix;
 pub use closure::Closure;
 pub use index::Index;
-pub use listing::Held;
+pub use listing::WorkerHoldings;
 pub use lookup::Overlaps;
 pub use overlap::Overlap;
-pub use settings::{IndexSettings, Predicting};
+pub use settings::{IndexSettings, PredictionPolicy};
 pub use stats::IndexStats;
-pub use tenancy::Applied;
+pub use tenancy::EventEffect;
 pub use time::Time;
 #[cfg(all(test, not(stator_loom)))]
 mod testkit;

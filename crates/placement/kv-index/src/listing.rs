@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// Blocks that a worker reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct WorkerHoldings {
     /// The life that reported it.
     pub generation: Generation,
     /// Each block once, in no order.
@@ -26,7 +26,7 @@ impl Index {
     ///
     /// Looks at every block of the index once, for all workers together, and takes no lock
     /// meanwhile. Blocks stored or removed meanwhile may be among them or not.
-    pub fn held_by(&self, workers: &[WorkerRank]) -> Vec<Option<Held>> {
+    pub fn held_by(&self, workers: &[WorkerRank]) -> Vec<Option<WorkerHoldings>> {
         let before = self.known_lives(workers);
         let numbers = before.iter().zip(0..);
         let numbers = numbers.filter_map(|(life, number)| Some((life.as_ref()?.slot, number)));
@@ -51,7 +51,7 @@ impl Index {
         };
         let lives = before.into_iter().zip(after).map(same);
         let held = lives.zip(blocks).map(|(life, blocks)| {
-            life.map(|(life, _)| Held { generation: life.generation, blocks })
+            life.map(|(life, _)| WorkerHoldings { generation: life.generation, blocks })
         });
         held.collect()
     }

@@ -15,7 +15,7 @@ use crate::elements;
 use crate::guesses::{Guess, Guesses};
 use crate::lane::Shared;
 use crate::layout::Layout;
-use crate::overlap::{Found, Overlap};
+use crate::overlap::{WorkerOverlap, Overlap};
 use crate::table::{Search, ones};
 use crate::view::View;
 use arrayvec::ArrayVec;
@@ -40,7 +40,7 @@ const ATTEMPTS: usize = 8;
 /// again: its memory is reused.
 #[derive(Default)]
 pub struct Overlaps {
-    found: Vec<Found>,
+    found: Vec<WorkerOverlap>,
     scratch: Scratch,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Overlaps {
 
 impl FromIterator<(WorkerRank, Overlap)> for Overlaps {
     fn from_iter<I: IntoIterator<Item = (WorkerRank, Overlap)>>(overlaps: I) -> Self {
-        let found = |(worker, overlap): (_, Overlap)| Found {
+        let found = |(worker, overlap): (_, Overlap)| WorkerOverlap {
             worker,
             overlap,
             depth: overlap.blocks(),
@@ -372,7 +372,7 @@ fn start(shared: &Shared, view: &View, out: &mut Overlaps, Look { depth, set }: 
 /// Counts the blocks after the `before`th up to the `depth`th for all elements in the scratch.
 /// Returns how many blocks before them are missing, of all workers together.
 #[inline(never)]
-fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, depth: u32) -> u64 {
+fn add(view: &View, found: &mut Vec<WorkerOverlap>, scratch: &mut Scratch, before: u32, depth: u32) -> u64 {
     let Scratch { elements, ranks, .. } = scratch;
     let mut missing = 0;
     found.reserve(elements.len());
@@ -384,7 +384,7 @@ fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, 
                 let Some(worker) = view.worker(slot) else { continue };
                 *rank = found.len() as u32;
                 let overlap = Overlap::of(medium, depth - before);
-                found.push(Found { worker, overlap, depth, element });
+                found.push(WorkerOverlap { worker, overlap, depth, element });
                 missing += u64::from(before);
             }
             // What was reported stands before what was predicted, and says more.
@@ -400,7 +400,7 @@ fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, 
 }
 
 /// Counts missing blocks before a block that a worker holds as on the farthest of its media.
-fn fill_holes(found: &mut [Found]) {
+fn fill_holes(found: &mut [WorkerOverlap]) {
     for found in found {
         let missing = found.depth.saturating_sub(found.overlap.blocks());
         if missing > 0 {

@@ -49,7 +49,7 @@ impl Overlap {
 
 /// A worker and what it holds.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct WorkerOverlap {
     pub(crate) worker: WorkerRank,
     pub(crate) overlap: Overlap,
     /// Blocks up to the deepest that it holds.

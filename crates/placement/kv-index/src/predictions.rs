@@ -6,7 +6,7 @@
 
 use crate::chains::{BySlot, Chains};
 use crate::elements::Op;
-use crate::settings::{IndexSettings, Predicting};
+use crate::settings::{IndexSettings, PredictionPolicy};
 use crate::time::Time;
 use stator_protos::hash::SequenceHash;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) struct Predictions {
     /// Sum of the lengths of all sequences.
     length: usize,
     max_length: usize,
-    predicting: Predicting,
+    predicting: PredictionPolicy,
     number: u64,
 }
 
@@ -103,7 +103,7 @@ impl Predictions {
 
     /// Forgets what ended at `now` or before.
     pub(crate) fn expire(&mut self, now: Time, tails: &impl Tails) {
-        if self.predicting != Predicting::Ttl {
+        if self.predicting != PredictionPolicy::Ttl {
             return;
         }
         while let Some((&due, _)) = self.queue.first_key_value() {
@@ -131,8 +131,8 @@ impl Predictions {
     /// Blocks of the longest sequence that all bounds allow.
     fn longest(&self) -> usize {
         match self.predicting {
-            Predicting::Ttl => self.max_length,
-            Predicting::Lru { blocks_per_worker } => self.max_length.min(blocks_per_worker),
+            PredictionPolicy::Ttl => self.max_length,
+            PredictionPolicy::Lru { blocks_per_worker } => self.max_length.min(blocks_per_worker),
         }
     }
 
@@ -140,8 +140,8 @@ impl Predictions {
         self.number += 1;
         let number = self.number;
         match self.predicting {
-            Predicting::Ttl => Due { slot: 0, until, number },
-            Predicting::Lru { .. } => {
+            PredictionPolicy::Ttl => Due { slot: 0, until, number },
+            PredictionPolicy::Lru { .. } => {
                 Due { slot, until: Time(Duration::from_nanos(number)), number }
             }
         }
@@ -159,7 +159,7 @@ impl Predictions {
 
     /// Forgets sequences until all bounds hold again after one was added to `slot`.
     fn keep_bounds(&mut self, slot: u32, tails: &impl Tails) {
-        if let Predicting::Lru { blocks_per_worker } = self.predicting {
+        if let PredictionPolicy::Lru { blocks_per_worker } = self.predicting {
             while self.by_slot.get(&slot).is_some_and(|chains| chains.blocks() > blocks_per_worker)
             {
                 let Some(due) = self.first_of(slot) else { break };
@@ -176,8 +176,8 @@ impl Predictions {
     /// with the most blocks if each worker has its own order.
     fn first(&self) -> Option<Due> {
         match self.predicting {
-            Predicting::Ttl => self.queue.first_key_value().map(|(due, _)| *due),
-            Predicting::Lru { .. } => {
+            PredictionPolicy::Ttl => self.queue.first_key_value().map(|(due, _)| *due),
+            PredictionPolicy::Lru { .. } => {
                 let most = |(slot, chains): &(&u32, &Chains<Due>)| (chains.blocks(), **slot);
                 self.by_slot.iter().max_by_key(most).and_then(|(slot, _)| self.first_of(*slot))
             }

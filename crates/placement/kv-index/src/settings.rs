@@ -12,15 +12,15 @@ pub struct IndexSettings {
     /// a little more memory and, for small events, more time. Default 4.
     pub lanes: NonZeroUsize,
     /// Sum of the lengths of all predicted sequences, in blocks; beyond it the oldest go (under
-    /// [`Predicting::Lru`] the oldest of who has the most). Default 2^22.
+    /// [`PredictionPolicy::Lru`] the oldest of who has the most). Default 2^22.
     pub max_predicted: usize,
     /// Life of predictions. Default: until the moment that each is given.
-    pub predicting: Predicting,
+    pub predicting: PredictionPolicy,
 }
 
 /// Life of a prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Predicting {
+pub enum PredictionPolicy {
     /// Until the moment it was given.
     #[default]
     Ttl,
@@ -37,7 +37,7 @@ impl Default for IndexSettings {
             max_bytes: 1 << 30,
             lanes: NonZeroUsize::new(4).expect("4 is not 0"),
             max_predicted: 1 << 22,
-            predicting: Predicting::default(),
+            predicting: PredictionPolicy::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::elements::{Code, Op};
 use crate::index::Index;
 use crate::lane::ExpectedBlocks;
 use crate::scatter;
-use crate::tenancy::{Applied, Entrance, Stands, WorkerLife};
+use crate::tenancy::{EventEffect, Entrance, Stands, WorkerLife};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
@@ -29,7 +29,7 @@ impl Index {
         worker: WorkerRank,
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
+    ) -> EventEffect {
         self.fill(worker, generation, blocks, Entrance::Replaces)
     }
 
@@ -41,7 +41,7 @@ impl Index {
         worker: WorkerRank,
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
+    ) -> EventEffect {
         self.fill(worker, generation, blocks, Entrance::Restores)
     }
 
@@ -51,12 +51,12 @@ impl Index {
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
         entrance: Entrance,
-    ) -> Applied {
+    ) -> EventEffect {
         match self.tenancy.read().stands(worker, generation) {
-            Stands::UnknownWorker => return Applied::UnknownWorker,
-            Stands::Stale => return Applied::Stale,
+            Stands::UnknownWorker => return EventEffect::UnknownWorker,
+            Stands::Stale => return EventEffect::Stale,
             Stands::Same(life) if life.known && entrance == Entrance::Restores => {
-                return Applied::KnownState;
+                return EventEffect::KnownState;
             }
             Stands::Same(_) | Stands::Later => {}
         }

@@ -10,7 +10,7 @@ use stator_protos::{Generation, WorkerRank};
 
 /// Outcome of an event or a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum EventEffect {
     /// The index follows it.
     Yes,
     /// It comes from an earlier life of the worker, and has no effect.

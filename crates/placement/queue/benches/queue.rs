@@ -2,7 +2,7 @@
 //! policy, beside a plain binary heap that knows neither flows nor bounds nor deadlines.
 
 use stator_queue::{
-    BandPolicy, BandSettings, Bounds, CheckedSettings, Dispatched, Fairness, FlowId, QueueEntry,
+    BandPolicy, BandSettings, Bounds, CheckedSettings, DispatchedRequest, Fairness, FlowId, QueueEntry,
     QueueHead, QueueSettings, Queues, Verdict,
 };
 use std::cmp::Reverse;
@@ -74,7 +74,7 @@ fn queue(fairness: Fairness) -> Duration {
         pushed.expect("there is room");
     };
     (0..WAITING).for_each(|time| push(&mut queues, time));
-    let mut dispatched: Vec<Dispatched<u64>> = Vec::new();
+    let mut dispatched: Vec<DispatchedRequest<u64>> = Vec::new();
     let started = Instant::now();
     for step in 0..STEPS {
         let time = WAITING + step;

@@ -31,7 +31,7 @@ pub use entry::{BandPlace, FlowId, QueueEntry, QueueHead, QueueTicket, Verdict};
 pub use fairness::{Fairness, LAS_OUTPUT_WEIGHT};
 pub use invalid::{InvalidSetting, InvalidSettings};
 pub use ordering::Ordering;
-pub use outcome::{Dispatched, Evicted, Eviction, QueueRefusal, Rejected};
+pub use outcome::{DispatchedRequest, EvictedRequest, Eviction, QueueRefusal, RejectedRequest};
 pub use queues::Queues;
 pub use rate::Drain;
 pub use settings::{BandPolicy, BandSettings, CheckedSettings, HeadOfLine, QueueSettings};

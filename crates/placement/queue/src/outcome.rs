@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A request that waits no longer because it has its place, or can never have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dispatched<T> {
+pub struct DispatchedRequest<T> {
     /// Its name here, of no further use.
     pub ticket: QueueTicket,
     /// Priority of the band that it waited in.
@@ -48,7 +48,7 @@ impl Eviction {
 
 /// A request that was sent away after it had waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Evicted<T> {
+pub struct EvictedRequest<T> {
     /// Its name here, of no further use.
     pub ticket: QueueTicket,
     /// Why.
@@ -126,7 +126,7 @@ impl QueueRefusal {
 /// A request that may not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("refused by the queue of priority {band}, {}: {current}, limit {limit}", reason.name())]
-pub struct Rejected<T> {
+pub struct RejectedRequest<T> {
     /// Why.
     pub reason: QueueRefusal,
     /// The limit in the reason's unit: requests, bytes, tokens; milliseconds until its deadline;

@@ -4,7 +4,7 @@ use crate::band::Band;
 use crate::bounds::QueueUsage;
 use crate::entry::{BandPlace, FlowId, QueueEntry, QueueHead, QueueTicket, Verdict};
 use crate::nanos;
-use crate::outcome::{Dispatched, Evicted, Eviction, Rejected};
+use crate::outcome::{DispatchedRequest, EvictedRequest, Eviction, RejectedRequest};
 use crate::rate::DrainMeter;
 use crate::settings::CheckedSettings;
 use crate::slots::{NONE, QueueSlot, Slots};
@@ -58,13 +58,13 @@ impl<T> Queues<T> {
     ///
     /// # Errors
     ///
-    /// [`Rejected`] says why it may not wait, and gives the payload back.
+    /// [`RejectedRequest`] says why it may not wait, and gives the payload back.
     pub fn push(
         &mut self,
         entry: QueueEntry<T>,
         now: Duration,
-        displaced: &mut Vec<Evicted<T>>,
-    ) -> Result<QueueTicket, Rejected<T>> {
+        displaced: &mut Vec<EvictedRequest<T>>,
+    ) -> Result<QueueTicket, RejectedRequest<T>> {
         let now = self.advance(now);
         let rank = self.band(entry.priority, now);
         let arrival = self.arrival(&entry, rank, now);
@@ -73,7 +73,7 @@ impl<T> Queues<T> {
             band.counts.refuse(reason);
             let (band, retry_after) = (band.priority, self.retry_after_below(rank + 1));
             let payload = entry.payload;
-            return Err(Rejected { reason, limit, current, band, retry_after, payload });
+            return Err(RejectedRequest { reason, limit, current, band, retry_after, payload });
         }
         Ok(self.insert(entry, &arrival))
     }
@@ -86,7 +86,7 @@ impl<T> Queues<T> {
         &mut self,
         now: Duration,
         verdict: &mut impl FnMut(&QueueHead, &mut T) -> Verdict,
-        dispatched: &mut Vec<Dispatched<T>>,
+        dispatched: &mut Vec<DispatchedRequest<T>>,
     ) {
         let now = self.advance(now);
         let mut tries = self.settings.head_of_line.tries();
@@ -126,7 +126,7 @@ impl<T> Queues<T> {
 
     /// Sends away those whose deadlines have come, and, if that is set, those that those above
     /// them will keep from theirs. Forgets flows and bands that were idle for long.
-    pub fn expire(&mut self, now: Duration, evicted: &mut Vec<Evicted<T>>) {
+    pub fn expire(&mut self, now: Duration, evicted: &mut Vec<EvictedRequest<T>>) {
         let now = self.advance(now);
         for rank in 0..self.bands.len() {
             let horizon = now.saturating_add(self.held_up(rank));
@@ -152,7 +152,7 @@ impl<T> Queues<T> {
     }
 
     /// Sends away all that wait and lets nothing in any more.
-    pub fn close(&mut self, now: Duration, evicted: &mut Vec<Evicted<T>>) {
+    pub fn close(&mut self, now: Duration, evicted: &mut Vec<EvictedRequest<T>>) {
         let now = self.advance(now);
         self.closed = true;
         for rank in 0..self.bands.len() {
@@ -344,7 +344,7 @@ impl<T> Queues<T> {
         }
     }
 
-    fn dispatch(&mut self, head: &QueueHead, served: bool, now: u64) -> Dispatched<T> {
+    fn dispatch(&mut self, head: &QueueHead, served: bool, now: u64) -> DispatchedRequest<T> {
         let QueueHead { ticket, band, flow, tokens, waited } = *head;
         let rank = band.rank as usize;
         if served {
@@ -354,10 +354,10 @@ impl<T> Queues<T> {
             self.bands[rank].counts.cancelled += 1;
         }
         let payload = self.take(rank, ticket.slot, served, now);
-        Dispatched { ticket, band: band.priority, flow, waited, payload }
+        DispatchedRequest { ticket, band: band.priority, flow, waited, payload }
     }
 
-    fn evict(&mut self, rank: usize, at: u32, reason: Eviction, now: u64) -> Evicted<T> {
+    fn evict(&mut self, rank: usize, at: u32, reason: Eviction, now: u64) -> EvictedRequest<T> {
         let ticket = self.slots.ticket(at);
         let waited = Duration::from_nanos(now.saturating_sub(self.slots[at].arrival));
         let retry_after = self.retry_after_below(rank + 1);
@@ -365,7 +365,7 @@ impl<T> Queues<T> {
         band.counts.evict(reason);
         let band = band.priority;
         let payload = self.take(rank, at, false, now);
-        Evicted { ticket, reason, band, waited, retry_after, payload }
+        EvictedRequest { ticket, reason, band, waited, retry_after, payload }
     }
 
     /// Takes a request out of everything.

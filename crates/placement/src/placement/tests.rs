@@ -82,7 +82,7 @@ fn picks<const N: usize>(placement: &mut Placement, request: &PlacementRequest<'
 fn a_request_goes_where_its_prefix_is() {
     let mut placement = in_mode(Mode::Kv, 4);
     let prompt = sequence(0, 10);
-    assert_eq!(placement.apply(rank(2), LIFE, &stored(&prompt[..6])), Applied::Yes);
+    assert_eq!(placement.apply(rank(2), LIFE, &stored(&prompt[..6])), EventEffect::Yes);
     let decision =
         pick(&mut placement, &PlacementRequest { prompt_tokens: 165, ..request(&prompt) });
     assert_eq!((decision.worker, decision.prefill), (rank(2), None));
@@ -307,7 +307,7 @@ fn a_new_life_starts_with_nothing() {
     assert_eq!(placement.in_flight(rank(0)), InFlight::default());
     assert!(!placement.release(old.booking));
     assert!(!placement.worker_up(worker(0)), "the old life is over");
-    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), Applied::Stale);
+    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), EventEffect::Stale);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 0);
     assert_eq!(placement.stats().ignored_events, 1);
 }
@@ -327,10 +327,10 @@ fn a_gap_forgets_blocks_until_a_snapshot_comes() {
     let prompt = sequence(0, 4);
     placement.apply(rank(0), LIFE, &stored(&prompt));
     placement.unknown(rank(0));
-    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), Applied::UnknownState);
+    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), EventEffect::UnknownState);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 0);
     let snapshot = prompt[..3].iter().map(|&hash| (hash, Medium::Device));
-    assert_eq!(placement.replace(rank(0), LIFE, snapshot), Applied::Yes);
+    assert_eq!(placement.replace(rank(0), LIFE, snapshot), EventEffect::Yes);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 3);
     assert_eq!(placement.stats().ignored_events, 1);
 }
@@ -341,7 +341,7 @@ fn blocks_of_another_size_mean_nothing() {
     let mut placement =
         placement(PlacementSettings { block_size, ..PlacementSettings::default() }, 1);
     let prompt = sequence(0, 4);
-    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), Applied::BlockSize);
+    assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), EventEffect::BlockSize);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 0);
 }
 

@@ -7,13 +7,13 @@ use super::{filter, prefer};
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::{self, Concurrency, Detector, PluginSettings, Utilization};
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request, Time};
 use std::time::Duration;
 
 /// `utilization-detector`: keeps endpoints with a fresh report whose queue and KV cache are at
 /// most `threshold · (1 + headroom)`. Where none is, all are kept.
-pub(crate) fn utilization(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn utilization(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let detector = settings::utilization_detector(params);
     context.settle(PluginSettings::Detector(Detector::Utilization(detector)));
     filter(ByUtilization(detector))
@@ -21,7 +21,7 @@ pub(crate) fn utilization(params: &mut Params<'_>, context: &mut BuildContext) -
 
 /// `concurrency-detector`: keeps endpoints with less in flight than `limit · (1 + headroom)`, in
 /// requests, tokens, or both by `concurrencyMode`.
-pub(crate) fn concurrency(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn concurrency(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let detector = settings::concurrency_detector(params);
     context.settle(PluginSettings::Detector(Detector::Concurrency(detector)));
     filter(ByConcurrency(detector))

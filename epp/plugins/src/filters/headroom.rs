@@ -4,7 +4,7 @@ use super::{filter, retain};
 use crate::context::{BuildContext, SloFactor};
 use crate::params::{Bound, Params};
 use crate::scorers::latency::headroom;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `slo-headroom-tier-filter`: keeps endpoints that are predicted to meet a request's objectives.
@@ -12,7 +12,7 @@ use stator_epp_scheduler::{Candidate, Request};
 /// Where some meet both and others do not (or have no prediction), the former are kept; with
 /// probability `epsilonExploreNeg` the latter instead, so that they are not starved for ever.
 /// Without any prediction all are kept.
-pub(crate) fn headroom_tier(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn headroom_tier(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("latencyPredictionInfoProducerName");
     filter(HeadroomTier {
         explore: params.number("epsilonExploreNeg", 0.01, Bound::Within(0.0, 1.0)),

@@ -4,25 +4,25 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, LabelSelector, LabelTest, Request, Requirement};
 
 /// `label-selector-filter`: keeps endpoints that a Kubernetes label selector selects.
 ///
 /// All of `matchLabels` and of `matchExpressions` must hold; operators are `In`, `NotIn`,
 /// `Exists` and `DoesNotExist`. An empty selector keeps all.
-pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     filter(Selected(selector(params)))
 }
 
 /// `by-label-selector`: `label-selector-filter` under its old name.
-pub(crate) fn by_label_selector(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn by_label_selector(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     label_selector(params, context)
 }
 
 /// `by-label`: keeps endpoints whose `label` has one of `validValues`, and with `allowsNoLabel`
 /// those without it.
-pub(crate) fn by_label(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn by_label(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let by_label = ByLabel {
         label: params.required_text("label"),
         values: params.texts("validValues"),

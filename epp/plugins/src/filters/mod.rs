@@ -10,12 +10,12 @@ pub(crate) mod testing;
 pub(crate) mod utilization;
 
 use stator_epp_scheduler::Candidate;
-use stator_epp_scheduler::plugin::{Built, Filter};
+use stator_epp_scheduler::plugin::{PluginParts, Filter};
 use std::sync::Arc;
 
 /// A plug-in that is a filter and nothing else.
-pub(crate) fn filter(filter: impl Filter + 'static) -> Built {
-    Built { filter: Some(Arc::new(filter)), ..Built::default() }
+pub(crate) fn filter(filter: impl Filter + 'static) -> PluginParts {
+    PluginParts { filter: Some(Arc::new(filter)), ..PluginParts::default() }
 }
 
 /// Keeps candidates for which `keep` holds; all of them if it holds for none.

@@ -3,21 +3,21 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request, Roles};
 
 /// `decode-filter`: keeps endpoints that decode; those without a role label do.
-pub(crate) fn decode(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn decode(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     filter(ByRole(|roles| roles.decode))
 }
 
 /// `prefill-filter`: keeps endpoints that prefill for others.
-pub(crate) fn prefill(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn prefill(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     filter(ByRole(|roles| roles.prefill))
 }
 
 /// `encode-filter`: keeps endpoints that encode for others.
-pub(crate) fn encode(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn encode(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     filter(ByRole(|roles| roles.encode))
 }
 

@@ -3,7 +3,7 @@
 use crate::context::BuildContext;
 use crate::params::Params;
 use rustc_hash::FxHashSet;
-use stator_epp_scheduler::plugin::{Built, Moment, ResponseHeaders, Routing, Screener};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, ResponseHeaders, Routing, Screener};
 use stator_epp_scheduler::{Candidate, LabelSelector, Random, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const DECISION_HEADERS: [&str; 2] = ["x-llm-d-revision-decision-id", "x-request-
 /// Source: `disaggregatedset-rollout-screener` of the llm-d router, as 0.10 has it
 /// (`headerSelectors`, `requireRoles`) and as later versions do. Keys of weighted draws:
 /// Efraimidis and Spirakis.
-pub(crate) fn rollout(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn rollout(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let scope = params.within("scope", scope);
     let mut marks = params.list("headerSelectors", mark);
     let (revision, gating) = params.within("revisionGating", |params| revision(params, &marks));
@@ -39,7 +39,7 @@ pub(crate) fn rollout(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
         marks.push(revision);
     }
     let plugin = Arc::new(Rollout { scope, marks, label, gating });
-    Built { screener: Some(plugin.clone()), response_headers: Some(plugin), ..Built::default() }
+    PluginParts { screener: Some(plugin.clone()), response_headers: Some(plugin), ..PluginParts::default() }
 }
 
 struct Rollout {

@@ -1,6 +1,6 @@
 use crate::testing::{Fleet, check_errors, made, routed};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{Built, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Moment};
 use stator_epp_scheduler::{HeaderView, Random, Request, Time};
 
 const TYPE: &str = "disaggregatedset-rollout-screener";
@@ -26,7 +26,7 @@ fn fleet(revisions: &[(&str, usize, usize)]) -> Fleet {
 }
 
 /// The revisions of what is left of a fleet, once for each endpoint.
-fn left(plugin: &Built, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Random) -> String {
+fn left(plugin: &PluginParts, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Random) -> String {
     let screener = plugin.screener.as_ref().expect("it is a screener");
     let request = Request { headers: HeaderView(headers), ..Request::default() };
     let mut candidates = fleet.candidates();
@@ -35,7 +35,7 @@ fn left(plugin: &Built, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Ra
 }
 
 /// Counts the requests, of 10,000, that are kept to revision `a`; `headers` have a number.
-fn share(plugin: &Built, fleet: &Fleet, header: &str) -> f64 {
+fn share(plugin: &PluginParts, fleet: &Fleet, header: &str) -> f64 {
     let mut random = Random::new(7);
     let kept = (0..10_000).filter(|number| {
         let left = left(plugin, fleet, &[(header, &number.to_string())], &mut random);

@@ -3,7 +3,7 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request};
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ const HEADER: &str = "test-epp-endpoint-selection";
 /// `header-based-testing-filter`: keeps the endpoints that a header names, as `ip` (all of its
 /// ports) or `ip:port`, separated by commas; addresses of others are passed over. Without the
 /// header, or with nothing in it, all are kept. For conformance tests only.
-pub(crate) fn header_based_testing(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn header_based_testing(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     filter(ByHeader)
 }
 

@@ -3,7 +3,7 @@
 use super::{filter, retain};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{Built, Filter, Moment};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `utilization-filter`: drops endpoints above any of some limits.
@@ -11,7 +11,7 @@ use stator_epp_scheduler::{Candidate, Request};
 /// Each of `conditions` names a `metric` (requests in flight, running or waiting, or KV cache
 /// usage from 0 to 1) and the most that it may be. With `fallbackOnEmpty` all are kept where all
 /// would be dropped.
-pub(crate) fn utilization(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn utilization(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let conditions = params.list("conditions", condition);
     if conditions.is_empty() {
         params.wrong("conditions", "must have one entry or more");

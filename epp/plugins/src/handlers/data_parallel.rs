@@ -5,12 +5,12 @@ use super::{RANK_HEADER, handler, host_port};
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{Built, NotRouted, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
 
 /// `data-parallel-profile-handler`: runs the only profile there is, and sends the request to
 /// `primaryPort` of the pod it picked, with a header that names the rank. For data planes that
 /// know one port of a pod; others take `single-profile-handler`.
-pub(crate) fn data_parallel(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn data_parallel(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let profile = only_profile(params, context);
     handler(DataParallel { profile, port: params.whole("primaryPort", 8000, 1..=65535) as u16 })
 }
@@ -25,8 +25,8 @@ impl ProfileHandler for DataParallel {
         &self,
         _: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
-        let pick = run(&self.profile).ok_or(NotRouted::Drained)?;
+    ) -> Result<Routing<'a>, RouteError> {
+        let pick = run(&self.profile).ok_or(RouteError::Drained)?;
         Ok(through_primary_port(Routing::to(pick), self.port))
     }
 }

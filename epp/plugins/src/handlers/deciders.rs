@@ -6,17 +6,17 @@
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
 use crate::scorers::tokens::uncached_tokens;
-use stator_epp_scheduler::plugin::{Built, Decider};
+use stator_epp_scheduler::plugin::{PluginParts, Decider};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 
 /// `always-disagg-pd-decider`: every prompt is computed apart.
-pub(crate) fn always(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn always(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     decider(Always)
 }
 
 /// `always-disagg-multimodal-decider`: every prompt with images, sound or video is encoded apart.
-pub(crate) fn multimodal(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn multimodal(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     decider(Multimodal)
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn multimodal(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
 ///
 /// Splits if the prompt has `promptTokens` or more, and `nonCachedTokens` or more of them are not
 /// held by the endpoint. With `nonCachedTokens` 0, the default, nothing is split.
-pub(crate) fn prefix_based(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn prefix_based(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     decider(PrefixBased {
         uncached: params.whole("nonCachedTokens", 0, 0..=u64::MAX),
         prompt: params.whole("promptTokens", 0, 0..=u64::MAX),
@@ -33,8 +33,8 @@ pub(crate) fn prefix_based(params: &mut Params<'_>, context: &mut BuildContext) 
     })
 }
 
-fn decider(decider: impl Decider + 'static) -> Built {
-    Built { decider: Some(Arc::new(decider)), ..Built::default() }
+fn decider(decider: impl Decider + 'static) -> PluginParts {
+    PluginParts { decider: Some(Arc::new(decider)), ..PluginParts::default() }
 }
 
 struct Always;

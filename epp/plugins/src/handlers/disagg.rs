@@ -7,7 +7,7 @@ use crate::context::BuildContext;
 use crate::location::PeerEndpoint;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{Built, Decider, NotRouted, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{PluginParts, Decider, RouteError, Pick, ProfileHandler, Routing};
 use std::sync::Arc;
 use tracing::field::Empty;
 use tracing::info_span;
@@ -27,7 +27,7 @@ const ENCODE_HEADER: &str = "x-encoder-hosts-ports";
 /// by headers.
 ///
 /// Source: the disaggregation headers of the llm-d routing sidecar.
-pub(crate) fn disagg(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn disagg(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let order = [("decode-first", false), ("prefill-first", true)];
     let prefill_first = params.choice("stageOrder", &order);
     let [decode, prefill, encode] = params.within("profiles", |params| {
@@ -58,7 +58,7 @@ pub(crate) fn disagg(params: &mut Params<'_>, context: &mut BuildContext) -> Bui
 }
 
 /// `pd-profile-handler`: the older form of `disagg-profile-handler`, without encoding.
-pub(crate) fn pd(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn pd(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     // Never had an effect, but configurations carry them.
     params.ignore("prefixPluginType");
     params.ignore("prefixPluginName");
@@ -117,12 +117,12 @@ impl ProfileHandler for Disagg {
         &self,
         request: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
+    ) -> Result<Routing<'a>, RouteError> {
         // The peer of the request before would pull this one there.
         self.peer.forget();
         let early = if self.prefill_first { run(&self.prefill) } else { None };
         self.peer.meet(early.as_ref());
-        let primary = run(&self.decode).ok_or(NotRouted::Drained)?;
+        let primary = run(&self.decode).ok_or(RouteError::Drained)?;
         let answers = &primary.targets[..1];
         let splits = |decider: &Option<Arc<dyn Decider>>| {
             let decider = decider.as_ref();

@@ -1,7 +1,7 @@
 use crate::testing::{Fleet, check_errors, matched};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{RouteError, Pick, ProfileHandler, Routing};
 use stator_epp_scheduler::{Candidate, HeaderView, MultimodalItem, Prompt, Request};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn route<'a>(
     handler: &dyn ProfileHandler,
     request: &Request<'_>,
     picks: &[(&str, &[&Candidate<'a>])],
-) -> (Result<Routing<'a>, NotRouted>, Vec<String>) {
+) -> (Result<Routing<'a>, RouteError>, Vec<String>) {
     let mut runs = Vec::new();
     let routing = handler.route(request, &mut |profile| {
         runs.push(profile.to_owned());
@@ -41,7 +41,7 @@ fn route<'a>(
     (routing, runs)
 }
 
-fn headers(routing: Result<Routing<'_>, NotRouted>) -> Vec<(&'static str, String)> {
+fn headers(routing: Result<Routing<'_>, RouteError>) -> Vec<(&'static str, String)> {
     routing.expect("the request is routed").headers
 }
 
@@ -57,7 +57,7 @@ fn the_only_profile_answers() {
     let (routing, runs) = route(&*handler, &Request::default(), &[("main", &[&candidates[0]])]);
     assert_eq!((headers(routing), runs), (vec![], vec!["main".to_owned()]));
     let (routing, _) = route(&*handler, &Request::default(), &[]);
-    assert_eq!(routing.err(), Some(NotRouted::Drained));
+    assert_eq!(routing.err(), Some(RouteError::Drained));
     let mut context = context(&["a", "b"]);
     let built = build("single-profile-handler", "handler", &Value::Null, &mut context);
     let wanted = "type: is for one scheduling profile, there are 2";
@@ -80,7 +80,7 @@ fn data_parallel_requests_go_to_the_primary_port() {
 #[test]
 fn a_header_names_the_profile() {
     let handler = made("header-profile-handler", &["decode", "prefill"], &Value::Null);
-    let check = |sent: &[(&str, &str)], wanted: Result<&str, NotRouted>| {
+    let check = |sent: &[(&str, &str)], wanted: Result<&str, RouteError>| {
         let request = Request { headers: HeaderView(sent), ..Request::default() };
         let fleet = Fleet::of(1);
         let candidates = fleet.candidates();
@@ -91,7 +91,7 @@ fn a_header_names_the_profile() {
     };
     check(&[], Ok("decode"));
     check(&[("epp-profile", "prefill")], Ok("prefill"));
-    check(&[("epp-profile", "cook")], Err(NotRouted::UnknownProfile("cook".to_owned())));
+    check(&[("epp-profile", "cook")], Err(RouteError::UnknownProfile("cook".to_owned())));
 }
 
 /// Routes with deciders for both stages; gives the headers and the order of runs.
@@ -160,7 +160,7 @@ fn prefill_can_come_first() {
     assert_eq!(runs, ["prefill", "decode"]);
     assert_eq!(headers(routing), [header("x-prefiller-host-port", "10.0.0.2:8000")]);
     let (routing, _) = route(&*handler, &Request::default(), &picks[1..]);
-    assert_eq!(routing.err(), Some(NotRouted::Drained));
+    assert_eq!(routing.err(), Some(RouteError::Drained));
 }
 
 #[test]

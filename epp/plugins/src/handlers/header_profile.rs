@@ -4,11 +4,11 @@ use super::handler;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{Built, NotRouted, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
 
 /// `header-profile-handler`: runs the profile that the header `headerName` names, or
 /// `defaultProfile` without one. For coordinators that ask for each stage apart.
-pub(crate) fn header_profile(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn header_profile(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let header = params.text("headerName").unwrap_or_else(|| "EPP-Profile".to_owned());
     handler(HeaderProfile {
         header: header.to_ascii_lowercase(),
@@ -28,11 +28,11 @@ impl ProfileHandler for HeaderProfile {
         &self,
         request: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
+    ) -> Result<Routing<'a>, RouteError> {
         let profile = request.headers.get(&self.header).unwrap_or(&self.default);
         if !self.profiles.iter().any(|known| known == profile) {
-            return Err(NotRouted::UnknownProfile(profile.to_owned()));
+            return Err(RouteError::UnknownProfile(profile.to_owned()));
         }
-        run(profile).map(Routing::to).ok_or(NotRouted::Drained)
+        run(profile).map(Routing::to).ok_or(RouteError::Drained)
     }
 }

@@ -4,10 +4,10 @@ use super::handler;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{Built, NotRouted, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
 
 /// `single-profile-handler`: runs the only profile there is; its pick answers.
-pub(crate) fn single(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn single(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     handler(Single { profile: only_profile(params, context) })
 }
 
@@ -29,7 +29,7 @@ impl ProfileHandler for Single {
         &self,
         _: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
-    ) -> Result<Routing<'a>, NotRouted> {
-        run(&self.profile).map(Routing::to).ok_or(NotRouted::Drained)
+    ) -> Result<Routing<'a>, RouteError> {
+        run(&self.profile).map(Routing::to).ok_or(RouteError::Drained)
     }
 }

@@ -3,7 +3,7 @@
 use super::observer::{LatencyObserver, ObserverSettings};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// request is placed, at most every `intervalDuration`.
 ///
 /// Source: the latency observer of the llm-d router.
-pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("inFlightLoadProducerName");
     let window = params.whole("windowSize", 5000, 1..=1_000_000) as usize;
     let requests = params.whole("maxRequests", 100, 1..=1_000_000) as usize;
@@ -43,5 +43,5 @@ pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildConte
     };
     let observed = Arc::new(LatencyObserver::new(settings));
     context.new_latency_observer(observed.clone());
-    Built { observer: Some(observed), ..Built::default() }
+    PluginParts { observer: Some(observed), ..PluginParts::default() }
 }

@@ -4,7 +4,7 @@ use super::curve::{Anchor, Anchors};
 use crate::testing::{Fleet, check_errors, routed, scores};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{Built, Moment, PlacedRequest, RequestProgress};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, PlacedRequest, RequestProgress};
 use stator_epp_scheduler::{InFlight, Random, Request, Time};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const OBSERVER: &str = "latency-observer-producer-hub";
 const SCORER: &str = "latency-observation-scorer-hub";
 
 /// An observer and a scorer that goes by it.
-fn hub(observer: Value, mut scorer: Value) -> (Built, Built) {
+fn hub(observer: Value, mut scorer: Value) -> (PluginParts, PluginParts) {
     let mut context = BuildContext::new(vec!["default".to_owned()]);
     let observer = build(OBSERVER, "seen", &observer, &mut context).expect("it is sound");
     scorer["ttftPercentilesProducerName"] = "seen".into();
@@ -26,7 +26,7 @@ fn at(ms: u64) -> Time {
 
 /// Endpoints of a fleet answer, each `count` times: with so many requests in flight, the first
 /// piece after so many milliseconds.
-fn observe(observer: &Built, fleet: &Fleet, seen: &[(usize, u64, u64)], count: u64) {
+fn observe(observer: &PluginParts, fleet: &Fleet, seen: &[(usize, u64, u64)], count: u64) {
     let observer = observer.observer.as_ref().expect("it observes");
     for round in 0..count {
         for (number, &(endpoint, requests, ms)) in (0..).zip(seen) {
@@ -48,7 +48,7 @@ fn observe(observer: &Built, fleet: &Fleet, seen: &[(usize, u64, u64)], count: u
 }
 
 /// The scores of a fleet whose endpoints have so many requests in flight now, ten seconds on.
-fn scored(scorer: &Built, fleet: &mut Fleet, in_flight: &[u64]) -> Vec<f64> {
+fn scored(scorer: &PluginParts, fleet: &mut Fleet, in_flight: &[u64]) -> Vec<f64> {
     let sent = |requests: &u64| InFlight { requests: *requests, tokens: 0 };
     fleet.in_flight = in_flight.iter().map(sent).collect();
     let candidates = fleet.candidates();

@@ -5,7 +5,7 @@ use crate::context::{BuildContext, PrefixSource};
 use crate::expiring::Expiring;
 use crate::params::Params;
 use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{Built, Observer, PlacedRequest, Producer, RequestProgress};
+use stator_epp_scheduler::plugin::{PluginParts, Observer, PlacedRequest, Producer, RequestProgress};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -28,7 +28,7 @@ const MAX_BLOCKS: u64 = 2048;
 ///
 /// The llm-d router holds requests back for the window instead and places them together; here none
 /// waits, and `balanceBy` is left to the scorers.
-pub(crate) fn burst(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn burst(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let block_size = params.whole("blockSizeTokens", 64, 1..=65_536) as u32;
     let max_tokens = params.whole("maxPrefixTokensToMatch", 0, 0..=1 << 32);
     let by_tokens = Some(max_tokens / u64::from(block_size)).filter(|_| max_tokens > 0);
@@ -48,7 +48,7 @@ pub(crate) fn burst(params: &mut Params<'_>, context: &mut BuildContext) -> Buil
             beginnings: Expiring::new(prompts as usize, window),
         }),
     });
-    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+    PluginParts { producer: Some(plugin.clone()), observer: Some(plugin), ..PluginParts::default() }
 }
 
 /// A number above 0, or −1 for none.
@@ -152,7 +152,7 @@ impl Observer for Burst {
 mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{Built, PlacedRequest};
+    use stator_epp_scheduler::plugin::{PluginParts, PlacedRequest};
     use stator_epp_scheduler::{Prompt, Request, Time};
     use std::time::Duration;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     /// Numbers of the endpoints that are believed to hold a prompt of this text.
-    fn holders(burst: &Built, fleet: &Fleet, text: &str, ms: u64) -> Vec<usize> {
+    fn holders(burst: &PluginParts, fleet: &Fleet, text: &str, ms: u64) -> Vec<usize> {
         let text = [text.as_bytes()];
         let request =
             Request { prompt: Prompt { text: &text, ..Prompt::default() }, ..Request::default() };
@@ -174,7 +174,7 @@ mod tests {
         (0..candidates.len()).filter(share).collect()
     }
 
-    fn place(burst: &Built, fleet: &Fleet, text: &str, (endpoint, ms): (usize, u64)) {
+    fn place(burst: &PluginParts, fleet: &Fleet, text: &str, (endpoint, ms): (usize, u64)) {
         let text = [text.as_bytes()];
         let request =
             Request { prompt: Prompt { text: &text, ..Prompt::default() }, ..Request::default() };

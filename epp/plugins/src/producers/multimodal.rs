@@ -7,7 +7,7 @@ use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    Built, Meter, MeteredPlugin, Observer, PlacedRequest, Producer, RequestProgress,
+    PluginParts, Meter, MeteredPlugin, Observer, PlacedRequest, Producer, RequestProgress,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, MultimodalItem, Request, Time};
 use stator_protos::WorkerRank;
@@ -24,16 +24,16 @@ const ITEM_MIB: u64 = 2;
 ///
 /// A request's items are encoded by the endpoints of the `encode` profile if it ran, else by the
 /// one that computes the prompt.
-pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let mib = params.whole("cacheSizeInMBPerServer", 4096, 1..=1 << 30);
     let capacity = (mib / ITEM_MIB).max(1) as usize;
     let (held, meter) = Default::default();
     let plugin = Arc::new(Multimodal { capacity, held, meter });
-    Built {
+    PluginParts {
         producer: Some(plugin.clone()),
         observer: Some(plugin.clone()),
         measured: Some(plugin),
-        ..Built::default()
+        ..PluginParts::default()
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use parking_lot::Mutex;
     use serde_json::json;
-    use stator_epp_scheduler::plugin::{Built, Meter, Pick, PlacedRequest, RequestLatencies};
+    use stator_epp_scheduler::plugin::{PluginParts, Meter, Pick, PlacedRequest, RequestLatencies};
     use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
     use std::sync::Arc;
 
@@ -151,7 +151,7 @@ mod tests {
         Request { prompt: Prompt { multimodal: items, ..Prompt::default() }, ..Request::default() }
     }
 
-    fn check(plugin: &Built, fleet: &Fleet, items: &[MultimodalItem], wanted: &[Option<f64>]) {
+    fn check(plugin: &PluginParts, fleet: &Fleet, items: &[MultimodalItem], wanted: &[Option<f64>]) {
         let mut candidates = fleet.candidates();
         let producer = plugin.producer.as_ref().expect("it is a producer");
         producer.produce(&request(items), &mut candidates, Time::default());

@@ -3,7 +3,7 @@
 use super::{PREFILL, computes};
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, RouteHeaders, Routing};
+use stator_epp_scheduler::plugin::{PluginParts, RouteHeaders, Routing};
 use stator_epp_scheduler::{Candidate, Random, Request};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,13 +20,13 @@ const HEADER: &str = "x-kv-cache-source-host-port";
 /// `1 / (1 + waiting)` that the request's id decides. It is named if it holds at least
 /// `minCachedTokenDelta` tokens more than the endpoint of the profile `prefillProfileName`, or
 /// else the one that answers.
-pub(crate) fn p2p_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn p2p_source(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let plugin = P2pSource {
         min_delta: params.whole("minCachedTokenDelta", 1, 1..=u64::MAX),
         prefill: params.text("prefillProfileName").unwrap_or_else(|| PREFILL.to_owned()),
         prefix: context.prefix_source(params),
     };
-    Built { route_headers: Some(Arc::new(plugin)), ..Built::default() }
+    PluginParts { route_headers: Some(Arc::new(plugin)), ..PluginParts::default() }
 }
 
 struct P2pSource {

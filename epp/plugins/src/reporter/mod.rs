@@ -10,14 +10,14 @@ use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::PluginSettings;
 use expression::{Expression, ValueType};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use std::sync::Arc;
 
 /// Namespace of the dynamic metadata unless configured otherwise.
 const NAMESPACE: &str = "envoy.lb";
 
 /// `request-attribute-reporter`: see [`AttributeReporter`]; `attributes` has one entry.
-pub(crate) fn reporter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn reporter(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let mut reporters = params.list("attributes", attribute);
     if reporters.len() != 1 {
         let count = reporters.len();
@@ -25,7 +25,7 @@ pub(crate) fn reporter(params: &mut Params<'_>, context: &mut BuildContext) -> B
     }
     match reporters.pop().flatten() {
         Some(reporter) => context.settle(PluginSettings::AttributeReporter(reporter)),
-        None => Built::default(),
+        None => PluginParts::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Filter, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ const OUTSIDE: f64 = 0.3;
 /// or 1 if `w` is 0; outside by `d` tokens: `0.3 / (1 + d / 1000)`; without the label 0.5; with
 /// one that is no range 0. With `enableFiltering` it also drops endpoints whose range the prompt
 /// is outside of, or is none.
-pub(crate) fn context_length_aware(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn context_length_aware(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let label = params.text("label").unwrap_or_else(|| LABEL.to_owned());
     let enabled = params.flag("enableFiltering", false);
     let plugin = Arc::new(ContextLengthAware { label, enabled });
-    Built { filter: Some(plugin.clone()), scorer: Some(plugin), ..Built::default() }
+    PluginParts { filter: Some(plugin.clone()), scorer: Some(plugin), ..PluginParts::default() }
 }
 
 struct ContextLengthAware {

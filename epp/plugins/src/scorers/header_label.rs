@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Moment, ResponseHeaders, Routing, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, ResponseHeaders, Routing, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Score: 1 where the label `labelKey` equals the header `headerName`, else 0. Unless
 /// `stampResponseHeader` is false the answer carries the label of the chosen endpoint in that
 /// header, for the client to send again.
-pub(crate) fn header_label_affinity(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn header_label_affinity(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let plugin = Arc::new(HeaderLabel {
         // Headers on answers have names that live as long as the process; there are as many of
         // these as plug-ins are configured.
@@ -19,10 +19,10 @@ pub(crate) fn header_label_affinity(params: &mut Params<'_>, _: &mut BuildContex
         label: params.required_text("labelKey"),
     });
     let stamps = params.flag("stampResponseHeader", true);
-    Built {
+    PluginParts {
         scorer: Some(plugin.clone()),
         response_headers: stamps.then_some(plugin),
-        ..Built::default()
+        ..PluginParts::default()
     }
 }
 

@@ -4,7 +4,7 @@ use super::scorer;
 use crate::context::{BuildContext, KvCost};
 use crate::params::{Bound, Params};
 use crate::session::MAX_SESSIONS;
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use stator_placement::{Affinity, CostModel, SessionSettings, WeightSettings, Weights};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// The weights are named as in the cost function, in camel case; without
 /// those that have no meaning here: a picker, not the scorer, chooses among scores, and tokens of
 /// answers are counted at their end.
-pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let defaults = WeightSettings::default();
     let models = [CostModel::Auto, CostModel::Blocks, CostModel::Time];
     let model = params.choice("cost", &models.map(|model| (model.name(), model)));

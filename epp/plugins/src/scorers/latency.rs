@@ -3,7 +3,7 @@
 use super::scorer;
 use crate::context::{BuildContext, PrefixSource, SloFactor};
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// Spreads below this are none.
@@ -20,7 +20,7 @@ const EPSILON: f64 = 1e-9;
 ///
 /// Without any prediction: the weighted mean of free KV cache, queue shorter than the longest,
 /// and share of the prompt that is held.
-pub(crate) fn latency(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn latency(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("latencyPredictionInfoProducerName");
     let mut weight = |name, default| params.number(name, default, Bound::AtLeast(0.0));
     let (ttft, tpot) = shares(weight("ttftWeight", 0.8), weight("tpotWeight", 0.2));

@@ -3,7 +3,7 @@
 use super::{least_is_best, scorer};
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `lmetric-scorer`: prefers endpoints with little left to compute of the prompt and few requests
@@ -14,7 +14,7 @@ use stator_epp_scheduler::{Candidate, Request};
 /// to hold.
 ///
 /// Source: the LMetric scorer of the llm-d router.
-pub(crate) fn lmetric(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn lmetric(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("inFlightLoadProducerName");
     scorer(Lmetric { prefix: context.prefix_source(params) })
 }

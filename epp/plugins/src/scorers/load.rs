@@ -3,34 +3,34 @@
 use super::{least_is_best, scorer};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `queue-scorer`: prefers short queues.
 ///
 /// Score: `(max − waiting) / (max − min)` over the candidates; all equal, 1.
-pub(crate) fn queue(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn queue(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     scorer(Least(|candidate| candidate.load.waiting))
 }
 
 /// `running-requests-size-scorer`: prefers small batches.
 ///
 /// Score: `(max − running) / (max − min)` over the candidates; all equal, 1.
-pub(crate) fn running(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn running(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     scorer(Least(|candidate| candidate.load.running))
 }
 
 /// `kv-cache-utilization-scorer`: prefers free KV cache.
 ///
 /// Score: `1 − usage`.
-pub(crate) fn kv_cache_utilization(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn kv_cache_utilization(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     scorer(FreeKvCache)
 }
 
 /// `load-aware-scorer`: prefers no queue to any queue, and short ones to long ones.
 ///
 /// Score: 0.5 without a queue, else `0.5 · (1 − min(waiting, threshold) / threshold)`.
-pub(crate) fn load_aware(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn load_aware(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     let threshold = params.number("threshold", 128.0, Bound::Above(0.0));
     scorer(LoadAware { threshold })
 }

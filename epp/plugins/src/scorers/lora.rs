@@ -3,7 +3,7 @@
 use super::scorer;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Lora, Request};
 
 /// `lora-affinity-scorer`: prefers endpoints where the request's adapter runs, or can be loaded.
@@ -12,7 +12,7 @@ use stator_epp_scheduler::{Candidate, Lora, Request};
 /// configurations without it, and knows slots.
 ///
 /// Score: 1 where the adapter runs, 0.8 where a slot is free, 0.6 where it waits for one, else 0.
-pub(crate) fn lora_affinity(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn lora_affinity(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     scorer(LoraAffinity)
 }
 

@@ -12,12 +12,12 @@ pub(crate) mod prefix;
 pub(crate) mod tokens;
 
 use stator_epp_scheduler::Candidate;
-use stator_epp_scheduler::plugin::{Built, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Scorer};
 use std::sync::Arc;
 
 /// A plug-in that is a scorer and nothing else.
-pub(crate) fn scorer(scorer: impl Scorer + 'static) -> Built {
-    Built { scorer: Some(Arc::new(scorer)), ..Built::default() }
+pub(crate) fn scorer(scorer: impl Scorer + 'static) -> PluginParts {
+    PluginParts { scorer: Some(Arc::new(scorer)), ..PluginParts::default() }
 }
 
 /// Scores the least cost best, linear between: `(max − cost) / (max − min)` over the candidates;

@@ -6,7 +6,7 @@ use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    Built, Moment, Observer, PlacedRequest, RequestProgress, Scorer,
+    PluginParts, Moment, Observer, PlacedRequest, RequestProgress, Scorer,
 };
 use stator_epp_scheduler::{Candidate, Request, Time};
 use stator_protos::WorkerRank;
@@ -20,7 +20,7 @@ const PREFILL: &str = "prefill";
 /// Score: 0.5 for all if any candidate holds a block of the prompt. Otherwise, of `n` candidates,
 /// those that never got such a prompt score `1 − i / (n − 1)` in order, and the others
 /// `1 − (never + p) / (n − 1)`, where `p` counts from the one that got one longest ago.
-pub(crate) fn no_hit_lru(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn no_hit_lru(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     // Both never had an effect, but configurations carry them.
     params.ignore("prefixPluginType");
     params.ignore("prefixPluginName");
@@ -28,7 +28,7 @@ pub(crate) fn no_hit_lru(params: &mut Params<'_>, context: &mut BuildContext) ->
     let size = params.whole("lruSize", 1024, 1..=1_000_000) as usize;
     let state = State { used: LruKeys::new(size), cold: None };
     let plugin = Arc::new(NoHitLru { prefix, state: Mutex::new(state) });
-    Built { scorer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+    PluginParts { scorer: Some(plugin.clone()), observer: Some(plugin), ..PluginParts::default() }
 }
 
 struct NoHitLru {
@@ -98,15 +98,15 @@ impl Observer for NoHitLru {
 mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made, matched, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{Built, PlacedRequest};
+    use stator_epp_scheduler::plugin::{PluginParts, PlacedRequest};
     use stator_epp_scheduler::{Request, Time};
 
-    fn check(plugin: &Built, fleet: &Fleet, request: &Request<'_>, wanted: &[f64]) {
+    fn check(plugin: &PluginParts, fleet: &Fleet, request: &Request<'_>, wanted: &[f64]) {
         let scorer = plugin.scorer.as_deref().expect("it is a scorer");
         check_scores(scorer, request, &fleet.candidates(), wanted);
     }
 
-    fn place(plugin: &Built, fleet: &Fleet, request: &Request<'_>, target: usize) {
+    fn place(plugin: &PluginParts, fleet: &Fleet, request: &Request<'_>, target: usize) {
         let routing = routed(&fleet.candidates()[target]);
         let placed = PlacedRequest { ticket: 1, routing: &routing };
         let observer = plugin.observer.as_ref().expect("it is an observer");

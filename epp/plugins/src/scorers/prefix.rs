@@ -5,7 +5,7 @@ use crate::SPANS;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
 use crate::settings::{self, PluginSettings};
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request};
 use tracing::info_span;
 
@@ -13,7 +13,7 @@ use tracing::info_span;
 ///
 /// Score: `w · min(1, tokens / scale)² + (1 − w) · matched / total`, where `w` is
 /// `matchLengthWeight` and `scale` is `matchLengthScaleTokens`; without a match, 0.
-pub(crate) fn prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     scorer(PrefixCache {
         source: context.prefix_source(params),
         length_weight: params.number("matchLengthWeight", 0.0, Bound::Within(0.0, 1.0)),
@@ -24,7 +24,7 @@ pub(crate) fn prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) 
 /// `precise-prefix-cache-scorer`: the precise producer and the scorer of its matches in one.
 ///
 /// Score: the matched blocks, each weighted by its tier, over the prompt's blocks.
-pub(crate) fn precise_prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn precise_prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let precise = settings::precise(params);
     context.new_precise_source();
     context.settle(PluginSettings::Precise(precise));
@@ -34,7 +34,7 @@ pub(crate) fn precise_prefix_cache(params: &mut Params<'_>, context: &mut BuildC
 /// `mm-embeddings-cache-scorer`: prefers endpoints that encoded the prompt's images before.
 ///
 /// Score: bytes of the embeddings that it is believed to hold, over all of the prompt's.
-pub(crate) fn multimodal(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn multimodal(_: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     scorer(Multimodal)
 }
 

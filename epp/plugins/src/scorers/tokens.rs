@@ -3,14 +3,14 @@
 use super::scorer;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `active-request-scorer`: prefers endpoints with few requests in flight.
 ///
 /// Score: 1 up to `idleThreshold` requests, else `(max − requests) / max · maxBusyScore`, where
 /// `max` is the most that any candidate has.
-pub(crate) fn active_request(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+pub(crate) fn active_request(params: &mut Params<'_>, _: &mut BuildContext) -> PluginParts {
     // Both have no effect any more, but configurations still carry them.
     params.ignore("requestTimeout");
     params.text("inFlightLoadProducerName");
@@ -24,7 +24,7 @@ pub(crate) fn active_request(params: &mut Params<'_>, _: &mut BuildContext) -> B
 ///
 /// Score: `1 − min(in flight + uncached, T) / T` with `T = queueThresholdTokens`; *uncached* are
 /// the prompt's tokens that the endpoint is not believed to hold.
-pub(crate) fn token_load(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn token_load(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("inFlightLoadProducerName");
     scorer(TokenLoad {
         threshold: params.whole("queueThresholdTokens", 4_194_304, 1..=u64::MAX) as f64,

@@ -4,7 +4,7 @@ use super::source::IdSource;
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::PluginSettings;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 
 /// Header of the identity unless configured otherwise.
 const ID_HEADER: &str = "x-session-id";
@@ -16,7 +16,7 @@ const AGENT_HEADERS: [&str; 4] =
 
 /// `session-id-producer`: takes a session's identity from a header or from a cookie, for plug-ins
 /// that name it as an attribute.
-pub(crate) fn session_id(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn session_id(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let (header, cookie) = (params.text("headerName"), params.text("cookieName"));
     let source = match (header, cookie) {
         (Some(header), None) => IdSource::Header(header.to_ascii_lowercase()),
@@ -34,7 +34,7 @@ pub(crate) fn session_id(params: &mut Params<'_>, context: &mut BuildContext) ->
 /// `agent-identity`: knows the sessions of agents by the headers that they send, and those of
 /// `additionalSessionHeaders`. The identity stands for the request's fairness id where there is
 /// none.
-pub(crate) fn agent_identity(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn agent_identity(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let more = params.texts("additionalSessionHeaders").into_iter();
     let headers = AGENT_HEADERS.into_iter().map(str::to_owned).chain(more);
     let sources: Vec<_> =

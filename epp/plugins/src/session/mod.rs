@@ -18,7 +18,7 @@ use identity::id_sources;
 use parking_lot::Mutex;
 use source::first;
 use stator_epp_scheduler::plugin::{
-    Built, Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, RequestProgress,
+    PluginParts, Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, RequestProgress,
     ResponseHeaders, Routing, Scorer, SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, Request, Time};
@@ -39,29 +39,29 @@ pub(crate) const MAX_SESSIONS: usize = 500_000;
 /// set on every answer; with `session_id` the session's identity comes from `sessionIdConfig` and
 /// its endpoint is remembered for `evictionTtlSeconds` after its last use, by all replicas of the
 /// picker. `profileName` binds to the pick of that profile instead of the one that answers.
-pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let affinity = Arc::new(affinity(params, context));
-    Built { filter: Some(affinity.clone()), ..followed(&affinity) }
+    PluginParts { filter: Some(affinity.clone()), ..followed(&affinity) }
 }
 
 /// `session-affinity-scorer`: prefers the endpoint that served a session before.
 ///
 /// Score: 1 for that endpoint, else 0. Parameters as for `session-affinity-filter`.
-pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let affinity = Arc::new(affinity(params, context));
-    Built { scorer: Some(affinity.clone()), ..followed(&affinity) }
+    PluginParts { scorer: Some(affinity.clone()), ..followed(&affinity) }
 }
 
 /// The parts that remember a session's endpoint: answers carry it, or requests are followed.
-fn followed(affinity: &Arc<Affinity>) -> Built {
+fn followed(affinity: &Arc<Affinity>) -> PluginParts {
     match affinity.strategy {
         Strategy::Token { .. } => {
-            Built { response_headers: Some(affinity.clone()), ..Built::default() }
+            PluginParts { response_headers: Some(affinity.clone()), ..PluginParts::default() }
         }
-        Strategy::Id { .. } => Built {
+        Strategy::Id { .. } => PluginParts {
             observer: Some(affinity.clone()),
             shared: Some(affinity.clone()),
-            ..Built::default()
+            ..PluginParts::default()
         },
     }
 }

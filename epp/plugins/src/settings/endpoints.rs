@@ -3,7 +3,7 @@
 use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 
 /// Settings of `file-discovery`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct FileDiscovery {
 }
 
 /// `file-discovery`: endpoints from a file instead of a cluster.
-pub(crate) fn file_discovery(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn file_discovery(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let (path, watch) = (params.required_text("path"), params.flag("watchFile", true));
     context.settle(PluginSettings::FileDiscovery(FileDiscovery { path, watch }))
 }

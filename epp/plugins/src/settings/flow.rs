@@ -3,7 +3,7 @@
 use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -109,27 +109,27 @@ pub enum HoldbackShape {
 }
 
 /// `fcfs-ordering-policy`.
-pub(crate) fn fcfs(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn fcfs(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::Ordering(Ordering::FirstCome))
 }
 
 /// `edf-ordering-policy`.
-pub(crate) fn edf(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn edf(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::Ordering(Ordering::EarliestDeadline))
 }
 
 /// `slo-deadline-ordering-policy`.
-pub(crate) fn slo_deadline(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn slo_deadline(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::Ordering(Ordering::SloDeadline))
 }
 
 /// `global-strict-fairness-policy`.
-pub(crate) fn global_strict(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn global_strict(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::Fairness(Fairness::GlobalStrict))
 }
 
 /// `round-robin-fairness-policy`.
-pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::Fairness(Fairness::RoundRobin))
 }
 
@@ -145,7 +145,7 @@ const DECAY_FACTOR: f64 = 0.999_97;
 /// A `lasHalfLifeSeconds` of 0 forgets nothing within a day. `lasDecayFactor` is the old way to say
 /// it, per pick: where it stands alone it is taken as the half-life that it would have if picks
 /// came at the rate at which its default, 0.99997, has 60 s.
-pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let turns = params.choice("strategy", &[("las", false), ("turn-priority", true)]);
     let mut weight = |name, default| params.number(name, default, Bound::Within(0.0, WEIGHT_MAX));
     let service_weight = weight("lasWeightService", 0.8);
@@ -194,19 +194,19 @@ fn forever_if_zero(time: Duration) -> Duration {
 }
 
 /// `shortest-prompt-ordering-policy`.
-pub(crate) fn shortest_prompt(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn shortest_prompt(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let ageing_tokens_per_s = whole(params, "ageingTokensPerSecond", 1000, 1..=1_000_000_000);
     context.settle(PluginSettings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s }))
 }
 
 /// `deficit-round-robin-fairness-policy`.
-pub(crate) fn deficit_round_robin(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn deficit_round_robin(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let quantum_tokens = whole(params, "quantumTokens", 4096, 1..=u32::MAX);
     context.settle(PluginSettings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens }))
 }
 
 /// `virtual-token-fairness-policy`.
-pub(crate) fn virtual_tokens(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn virtual_tokens(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let input_weight = whole(params, "inputWeight", 1, 1..=1000);
     let output_weight = whole(params, "outputWeight", 2, 0..=1000);
     context
@@ -224,13 +224,13 @@ fn whole(
 }
 
 /// `static-usage-limit-policy`.
-pub(crate) fn static_limit(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn static_limit(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let threshold = params.number("threshold", 1.0, Bound::Above(0.0));
     context.settle(PluginSettings::UsageLimit(UsageLimit::Static { threshold }))
 }
 
 /// `priority-holdback-policy`.
-pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     if !params.has("minCeiling") {
         params.wrong("minCeiling", "is required");
     }
@@ -246,6 +246,6 @@ pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildCont
 }
 
 /// `soft-reflective-ceiling-policy`.
-pub(crate) fn soft_reflective(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn soft_reflective(_: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     context.settle(PluginSettings::UsageLimit(UsageLimit::SoftReflective))
 }

@@ -3,7 +3,7 @@
 use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use stator_epp_scheduler::{InFlight, Request};
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Concurrency {
 }
 
 /// `inflight-load-producer`.
-pub(crate) fn in_flight_load(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn in_flight_load(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.text("prefixMatchInfoProducerName");
     let counts = params.flag("addEstimatedOutputTokens", false);
     let ratio = params.number("outputRatio", 1.5, Bound::AtLeast(0.0));

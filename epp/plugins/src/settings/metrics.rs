@@ -3,7 +3,7 @@
 use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use std::time::Duration;
 
 /// Settings for fetching a page from each endpoint.
@@ -78,19 +78,19 @@ pub struct EngineSpecs {
 const BUILT_IN: [&str; 5] = ["vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"];
 
 /// `metrics-data-source`.
-pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let source = http_source(params, "/metrics", Scheme::Http);
     context.settle(PluginSettings::MetricsSource(source))
 }
 
 /// `models-data-source`.
-pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     http_source(params, "/v1/models", Scheme::Http);
     context.settle(PluginSettings::ModelsSource)
 }
 
 /// `core-metrics-extractor`.
-pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let label = params.text("engineLabelKey");
     let default_engine = params.text("defaultEngine").unwrap_or_else(|| "vllm".to_owned());
     let engines = params.list("engineConfigs", engine);
@@ -117,7 +117,7 @@ pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildCont
 /// endpoint say where it is.
 ///
 /// Source: the multi-cluster plug-ins of the llm-d router.
-pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let verifies = !params.has("insecureSkipVerify");
     let source = http_source(params, "/metrics", Scheme::Https);
     let insecure_skip_verify = source.insecure_skip_verify && !verifies;
@@ -132,7 +132,7 @@ pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut Buil
 pub(crate) fn cluster_metrics_extractor(
     params: &mut Params<'_>,
     context: &mut BuildContext,
-) -> Built {
+) -> PluginParts {
     /// Name of the engine that every endpoint is taken to have. No pod can have it as a label.
     const CLUSTER: &str = "a cluster's picker";
     let kv = "llm_d_epp_average_kv_cache_utilization";

@@ -3,7 +3,7 @@
 use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use stator_epp_scheduler::{Endpoint, LabelSelector, TierWeights};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl PodFilter {
 
 /// `precise-prefix-cache-producer`: what engines report to hold of a prompt. The index is the
 /// placement core's; the scheduler asks it for each request.
-pub(crate) fn precise_producer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn precise_producer(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     let precise = precise(params);
     context.new_precise_source();
     context.settle(PluginSettings::Precise(precise))

@@ -4,7 +4,7 @@ use super::PluginSettings;
 use super::media::{self, MediaEstimate};
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use std::time::Duration;
 
 /// Settings of `token-producer`.
@@ -41,7 +41,7 @@ pub struct Render {
 
 /// `token-producer`: with `modelName` prompts are tokenized, by the server that `vllm` names or
 /// in this process; without, their tokens are estimated.
-pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     // Older configurations say so in words.
     params.choice("backend", &[("vllm", ()), ("estimate", ())]);
     let (renders, estimates) = (params.has("vllm"), params.has("estimate"));

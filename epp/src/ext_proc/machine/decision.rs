@@ -2,7 +2,7 @@
 
 use super::Machine;
 use super::phase::{Carrier, PendingAnswers, RequestPhase};
-use crate::exchange::{Interest, Refusal, RequestHead, Routed, Watch};
+use crate::exchange::{Interest, Refusal, RequestHead, RoutedRequest, Watch};
 use crate::ext_proc::body::{same, total};
 use crate::ext_proc::message::{
     BodyChange, Direction, HeadChange, MetaValue, Metadatum, PartAnswer,
@@ -20,7 +20,7 @@ const ADDRESS_BYTES: usize = 24;
 
 impl<W: Watch> Machine<W> {
     /// The decision is there. One that nobody awaits any more is dropped.
-    pub(crate) fn routed(&mut self, decision: Result<Routed<W>, Refusal>) {
+    pub(crate) fn routed(&mut self, decision: Result<RoutedRequest<W>, Refusal>) {
         if !self.awaits_decision() {
             return;
         }
@@ -65,7 +65,7 @@ impl<W: Watch> Machine<W> {
 
     /// Sends what a decision answers; hands back what follows the endpoint's answer. Where the body
     /// `amends` later, nobody knows its length.
-    fn answer(&mut self, answers: PendingAnswers, mut routed: Routed<W>, amends: bool) -> W {
+    fn answer(&mut self, answers: PendingAnswers, mut routed: RoutedRequest<W>, amends: bool) -> W {
         let destination = destination(&routed.endpoints);
         let set_headers = std::mem::take(&mut routed.set_headers);
         let mut change = decision_change(&destination, set_headers, answers.own_headers);

@@ -2,7 +2,7 @@
 //! the same machine behind a real connection.
 
 use super::*;
-use crate::exchange::Routed;
+use crate::exchange::RoutedRequest;
 use crate::ext_proc::message::HeadFields;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -163,7 +163,7 @@ impl Bench {
     fn decide(&mut self, well: bool) {
         let Some((_, body)) = self.waiting.take() else { return };
         let held = self.hold.then(Vec::new);
-        let routed = Routed {
+        let routed = RoutedRequest {
             endpoints: vec!["10.0.0.1:8000".parse().expect("it is an address")],
             set_headers: Vec::new(),
             body: body.unwrap_or_default(),
@@ -320,7 +320,7 @@ fn late_answers(last_is_early: bool) -> Vec<BodyChange> {
     }
     let late = Some(Bytes::from_static(b"changed"));
     let watch = Follower { interest: Interest::Nothing, held: None, late };
-    machine.routed(Ok(Routed {
+    machine.routed(Ok(RoutedRequest {
         endpoints: vec!["10.0.0.1:8000".parse().expect("it is an address")],
         set_headers: Vec::new(),
         body: Vec::new(),

@@ -25,10 +25,10 @@ impl Director for Anywhere {
         &self,
         _: RequestHead,
         body: Option<Vec<Bytes>>,
-    ) -> Result<Routed<Pass>, Refusal> {
+    ) -> Result<RoutedRequest<Pass>, Refusal> {
         let endpoints = vec!["10.0.0.1:8000".parse().expect("it is an address")];
         let body = body.unwrap_or_default();
-        Ok(Routed { endpoints, set_headers: Vec::new(), body, scores: Vec::new(), watch: Pass })
+        Ok(RoutedRequest { endpoints, set_headers: Vec::new(), body, scores: Vec::new(), watch: Pass })
     }
 
     fn unasked(&self) -> Pass {

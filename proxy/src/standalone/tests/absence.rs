@@ -1,11 +1,11 @@
 //! Workers that are away: who waits for them, and for how long.
 
 use super::*;
-use stator_gate::{AdmitError, Admitted};
+use stator_gate::{AdmitError, Admission};
 use stator_placement::PickError;
 use stator_queue::{Eviction, QueueEntry};
 
-type Outcome = Result<Admitted<Place>, AdmitError<PickError>>;
+type Outcome = Result<Admission<Place>, AdmitError<PickError>>;
 
 /// A fleet and its events, with these settings.
 fn follow(

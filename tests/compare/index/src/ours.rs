@@ -5,7 +5,7 @@
 
 use crate::corpus::{Chain, Change, Corpus};
 use crate::subject::{Depth, Lane, Restore, Subject};
-use stator_kv_index::{Applied, Index, Overlaps, IndexSettings};
+use stator_kv_index::{EventEffect, Index, Overlaps, IndexSettings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -91,7 +91,7 @@ impl Subject for Ours {
             for (worker, event) in receiver {
                 let applied = index.apply(worker, GENERATION, &event);
                 finished_ns.push(epoch.elapsed().as_nanos() as u64);
-                assert_eq!(applied, Applied::Yes);
+                assert_eq!(applied, EventEffect::Yes);
             }
             finished_ns
         });
@@ -113,7 +113,7 @@ impl Restore for Ours {
 
     fn restore(&self, worker: u32, state: Self::State) {
         let applied = self.0.replace(worker_rank(worker), GENERATION, state);
-        assert_eq!(applied, Applied::Yes);
+        assert_eq!(applied, EventEffect::Yes);
     }
 }
 

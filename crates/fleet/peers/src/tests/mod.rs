@@ -7,7 +7,7 @@ mod start;
 use super::*;
 use crate::hub::FeedSubscription;
 use parking_lot::Mutex;
-use stator_placement::{Held, PeerLoad};
+use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::shutdown::Trigger;
@@ -59,7 +59,7 @@ struct Fake {
     own_version: AtomicU64,
     others: Mutex<ByWorker<PeerLoad>>,
     sent: Mutex<ByWorker<Vec<SequenceHash>>>,
-    held: Mutex<ByWorker<Held>>,
+    held: Mutex<ByWorker<WorkerHoldings>>,
     predicted: Mutex<Vec<(WorkerRank, SequenceHash)>>,
 }
 
@@ -116,7 +116,7 @@ impl Blocks for Fake {
         self.held.lock().keys().filter(|key| key.0 == pool).map(|key| key.1).collect()
     }
 
-    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, WorkerHoldings)> {
         let held = self.held.lock();
         workers.iter().filter_map(|rank| Some((*rank, held.get(&(pool, *rank))?.clone()))).collect()
     }
@@ -133,7 +133,7 @@ impl Blocks for Fake {
     }
 
     /// Worker 0 has an event feed that knows better.
-    fn restore(&self, pool: PoolId, rank: WorkerRank, held: Held) -> bool {
+    fn restore(&self, pool: PoolId, rank: WorkerRank, held: WorkerHoldings) -> bool {
         let taken = rank != worker(0);
         if taken {
             self.held.lock().insert((pool, rank), held);

@@ -13,7 +13,7 @@ async fn knowing() -> Member {
         let device = (0..CHUNK_HASHES_MAX as u64 + 9).map(|n| (SequenceHash(n), Medium::Device));
         let host = (0..5).map(|n| (SequenceHash(1000 * number + n), Medium::Host));
         let blocks = device.chain(host).collect();
-        let held = Held { generation: Generation(number + 40), blocks };
+        let held = WorkerHoldings { generation: Generation(number + 40), blocks };
         member.fake.held.lock().insert((PoolId(1), worker(number)), held);
     }
     let predicted = sequence(1, 10_000).into_iter().map(|hash| (worker(hash.0 % 2), hash));
@@ -55,7 +55,7 @@ async fn replicas_that_start_together_do_not_wait_for_each_other() {
     let members = group(3).await;
     members[0].fake.held.lock().insert(
         (POOL, worker(1)),
-        Held { generation: Generation(1), blocks: vec![(SequenceHash(1), Medium::Device)] },
+        WorkerHoldings { generation: Generation(1), blocks: vec![(SequenceHash(1), Medium::Device)] },
     );
     let started = members[1].peers.warm_start().await;
     assert_eq!(started.source, None, "member 0 has not been through its own start");

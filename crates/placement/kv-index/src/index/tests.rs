@@ -1,6 +1,6 @@
 use super::*;
 use crate::testkit::{removed, stored, worker};
-use crate::{Held, Overlap, Predicting};
+use crate::{WorkerHoldings, Overlap, PredictionPolicy};
 use stator_protos::kv_event::Medium;
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ fn overlap(index: &Index, of: WorkerRank, hashes: &[u64]) -> Overlap {
     out.of(of)
 }
 
-fn held(index: &Index, worker: WorkerRank) -> Option<Held> {
+fn held(index: &Index, worker: WorkerRank) -> Option<WorkerHoldings> {
     index.held_by(&[worker]).pop().expect("one was asked for")
 }
 
@@ -54,14 +54,14 @@ fn maintain(index: &Index) {
 fn check(events: &[KvEvent], expected: [u32; 4]) {
     let index = index();
     for event in events {
-        assert_eq!(index.apply(worker(0), LIFE, event), Applied::Yes);
+        assert_eq!(index.apply(worker(0), LIFE, event), EventEffect::Yes);
     }
     let found = overlap(&index, worker(0), &[1, 2, 3, 4]);
     assert_eq!(Medium::ALL.map(|medium| found.on(medium)), expected);
     assert_eq!(overlap(&index, worker(1), &[1, 2, 3, 4]).blocks(), 0, "others hold nothing");
     let at_once = index.apply_all(worker(1), LIFE, events);
     let same = overlap(&index, worker(1), &[1, 2, 3, 4]);
-    assert_eq!((at_once, same), (Applied::Yes, found));
+    assert_eq!((at_once, same), (EventEffect::Yes, found));
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn repeats_and_removals_elsewhere_change_nothing() {
 fn a_dead_life_never_comes_back() {
     let index = index();
     let event = on_device(&[1]);
-    assert_eq!(index.apply(worker(0), Generation(4), &event), Applied::Stale);
-    assert_eq!(index.apply(worker(0), Generation(6), &event), Applied::Yes);
-    assert_eq!(index.apply(worker(0), LIFE, &KvEvent::Cleared), Applied::Stale);
-    assert_eq!(index.replace(worker(0), LIFE, []), Applied::Stale);
+    assert_eq!(index.apply(worker(0), Generation(4), &event), EventEffect::Stale);
+    assert_eq!(index.apply(worker(0), Generation(6), &event), EventEffect::Yes);
+    assert_eq!(index.apply(worker(0), LIFE, &KvEvent::Cleared), EventEffect::Stale);
+    assert_eq!(index.replace(worker(0), LIFE, []), EventEffect::Stale);
     assert_eq!(overlap(&index, worker(0), &[1]).blocks(), 1);
     assert!(!index.insert(worker(0), LIFE));
     assert_eq!(index.generation(worker(0)), Some(Generation(6)));
@@ -98,8 +98,8 @@ fn a_dead_life_never_comes_back() {
     assert_eq!(overlap(&index, worker(0), &[1]).blocks(), 0, "a new life holds nothing");
 
     index.remove(worker(0));
-    assert_eq!(index.apply(worker(0), Generation(7), &event), Applied::UnknownWorker);
-    assert_eq!(index.replace(worker(0), Generation(7), []), Applied::UnknownWorker);
+    assert_eq!(index.apply(worker(0), Generation(7), &event), EventEffect::UnknownWorker);
+    assert_eq!(index.replace(worker(0), Generation(7), []), EventEffect::UnknownWorker);
     assert_eq!(index.generation(worker(0)), None);
 }
 
@@ -109,13 +109,13 @@ fn an_unknown_state_holds_nothing_until_replaced() {
     index.apply(worker(0), LIFE, &on_device(&[1, 2]));
     index.unknown(worker(0));
     assert_eq!((index.stats().held, overlap(&index, worker(0), &[1]).blocks()), (0, 0));
-    assert_eq!(index.apply(worker(0), LIFE, &on_device(&[1, 2])), Applied::UnknownState);
+    assert_eq!(index.apply(worker(0), LIFE, &on_device(&[1, 2])), EventEffect::UnknownState);
     index.predict(worker(0), &sequence(&[1]), Time::from_millis(10));
     assert_eq!((index.stats().predicted, index.is_known(worker(0))), (0, false));
 
     let snapshot = sequence(&[1, 2, 3]).into_iter().map(|hash| (hash, Medium::Device));
-    assert_eq!(index.replace(worker(0), LIFE, snapshot), Applied::Yes);
-    assert_eq!(index.apply(worker(0), LIFE, &removed(&[3], Medium::Device)), Applied::Yes);
+    assert_eq!(index.replace(worker(0), LIFE, snapshot), EventEffect::Yes);
+    assert_eq!(index.apply(worker(0), LIFE, &removed(&[3], Medium::Device)), EventEffect::Yes);
     assert_eq!(overlap(&index, worker(0), &[1, 2, 3]).blocks(), 2);
 }
 
@@ -238,7 +238,7 @@ fn predictions_have_a_bound() {
 
 #[test]
 fn least_recently_sent_prompts_are_forgotten_first() {
-    let predicting = Predicting::Lru { blocks_per_worker: 5 };
+    let predicting = PredictionPolicy::Lru { blocks_per_worker: 5 };
     let index = tiny(IndexSettings { predicting, ..IndexSettings::default() }, 1);
     (0..2).for_each(|number| _ = index.insert(worker(number), LIFE));
     let now = Time::default();
@@ -256,7 +256,7 @@ fn least_recently_sent_prompts_are_forgotten_first() {
 
 #[test]
 fn who_has_the_most_gives_way_where_each_worker_has_its_own_order() {
-    let predicting = Predicting::Lru { blocks_per_worker: 100 };
+    let predicting = PredictionPolicy::Lru { blocks_per_worker: 100 };
     let index = tiny(IndexSettings { predicting, max_predicted: 6, ..IndexSettings::default() }, 1);
     (0..3).for_each(|number| _ = index.insert(worker(number), LIFE));
     let predict = |number, prompt: &[u64]| {
@@ -291,9 +291,9 @@ fn what_a_worker_holds_can_be_given_to_another_index() {
     let both = one.held_by(&[worker(9), worker(1), worker(0)]);
     let sizes: Vec<_> = both.iter().map(|held| held.as_ref().map(|h| h.blocks.len())).collect();
     assert_eq!(sizes, [None, Some(500), Some(400)]);
-    let Held { generation, blocks } = both[1].clone().expect("its state is known");
+    let WorkerHoldings { generation, blocks } = both[1].clone().expect("its state is known");
     assert_eq!(generation, LIFE);
-    assert_eq!(other.replace(worker(1), generation, blocks), Applied::Yes);
+    assert_eq!(other.replace(worker(1), generation, blocks), EventEffect::Yes);
     for index in [&one, &other] {
         assert_eq!(overlap(index, worker(1), &hashes), Overlap::new([300, 200, 0, 0]));
     }
@@ -307,9 +307,9 @@ fn what_others_know_of_a_worker_counts_while_nothing_else_is_known() {
     let blocks = |hashes: &[u64]| -> Vec<(SequenceHash, Medium)> {
         hashes.iter().map(|&hash| (SequenceHash(hash), Medium::Device)).collect()
     };
-    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1])), Applied::KnownState);
+    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1])), EventEffect::KnownState);
     index.unknown(worker(1));
-    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1, 2])), Applied::Yes);
+    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1, 2])), EventEffect::Yes);
     assert_eq!(overlap(&index, worker(1), &[1, 2, 3]).blocks(), 2);
     index.unknown(worker(1));
     // Its own feed is done while what others know is still written.
@@ -321,10 +321,10 @@ fn what_others_know_of_a_worker_counts_while_nothing_else_is_known() {
         }
         late.next()
     });
-    assert_eq!(index.restore(worker(1), LIFE, slowly), Applied::KnownState);
+    assert_eq!(index.restore(worker(1), LIFE, slowly), EventEffect::KnownState);
     assert_eq!(overlap(&index, worker(1), &[1, 2, 3]).blocks(), 3);
-    assert_eq!(index.restore(worker(1), Generation(LIFE.0 - 1), []), Applied::Stale);
-    assert_eq!(index.restore(worker(9), LIFE, []), Applied::UnknownWorker);
+    assert_eq!(index.restore(worker(1), Generation(LIFE.0 - 1), []), EventEffect::Stale);
+    assert_eq!(index.restore(worker(9), LIFE, []), EventEffect::UnknownWorker);
 }
 
 #[test]

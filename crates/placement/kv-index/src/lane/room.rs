@@ -205,7 +205,7 @@ fn larger(shared: &Shared, buckets: usize, fitted: bool, shard: usize) -> usize 
 #[cfg(all(test, not(stator_loom)))]
 mod tests {
     use crate::testkit::{stored, worker};
-    use crate::{Applied, Index, IndexSettings, IndexStats};
+    use crate::{EventEffect, Index, IndexSettings, IndexStats};
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
     use stator_protos::kv_event::{KvEvent, Medium};
@@ -229,7 +229,7 @@ mod tests {
     fn replace(index: &Index, of: u64, numbers: Range<u64>) {
         let block = |number: u64| SequenceHash(number.wrapping_mul(0xd134_2543_de82_ef95));
         let blocks = numbers.map(|number| (block(number), Medium::Device));
-        assert_eq!(index.replace(worker(of), LIFE, blocks), Applied::Yes);
+        assert_eq!(index.replace(worker(of), LIFE, blocks), EventEffect::Yes);
     }
 
     fn growths(index: &Index) -> Vec<u32> {

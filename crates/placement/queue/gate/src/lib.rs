@@ -8,8 +8,8 @@
 
 use parking_lot::Mutex;
 use stator_queue::{
-    BandPlace, CheckedSettings, Dispatched, Evicted, Eviction, FlowId, QueueEntry, QueueRefusal,
-    QueueStats, QueueTicket, Queues, Rejected, Verdict,
+    BandPlace, CheckedSettings, DispatchedRequest, EvictedRequest, Eviction, FlowId, QueueEntry, QueueRefusal,
+    QueueStats, QueueTicket, Queues, RejectedRequest, Verdict,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub enum Attempt<P, E> {
 
 /// A request that has its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted<P> {
+pub struct Admission<P> {
     /// Its place.
     pub place: P,
     /// Priority of its band: what its answer is charged to.
@@ -78,9 +78,9 @@ pub enum AdmitError<E> {
     Rejected {
         /// Why.
         reason: QueueRefusal,
-        /// As in [`Rejected`].
+        /// As in [`RejectedRequest`].
         limit: u64,
-        /// As in [`Rejected`].
+        /// As in [`RejectedRequest`].
         current: u64,
         /// Priority of the band.
         band: i32,
@@ -114,7 +114,7 @@ pub struct GateStats {
 }
 
 /// The final answer to a request.
-type Outcome<G> = Result<Admitted<<G as Grant>::Place>, AdmitError<<G as Grant>::Error>>;
+type Outcome<G> = Result<Admission<<G as Grant>::Place>, AdmitError<<G as Grant>::Error>>;
 
 /// A request that waits.
 struct Waiter<G: Grant> {
@@ -260,7 +260,7 @@ impl<G: Grant> Gate<G> {
                     self.queues.lock().passed(entry.priority, entry.flow, now);
                 }
                 let (band, waited) = (band.priority, Duration::ZERO);
-                Some(Ok(Admitted { place, band, waited }))
+                Some(Ok(Admission { place, band, waited }))
             }
             Attempt::Failed(error) => Some(Err(AdmitError::Failed(error))),
             Attempt::Wait | Attempt::Stop => None,
@@ -373,22 +373,22 @@ impl<G: Grant> Drop for Wait<'_, G> {
 }
 
 /// Answers a request whose turn has come. Nobody is there any more: the place is given back.
-fn answer_dispatched<G: Grant>(dispatched: Dispatched<Waiter<G>>) {
-    let Dispatched { band, waited, payload: Waiter { turn, reply, .. }, .. } = dispatched;
+fn answer_dispatched<G: Grant>(dispatched: DispatchedRequest<Waiter<G>>) {
+    let DispatchedRequest { band, waited, payload: Waiter { turn, reply, .. }, .. } = dispatched;
     let Some(turn) = turn else { return };
-    let outcome = turn.map(|place| Admitted { place, band, waited }).map_err(AdmitError::Failed);
+    let outcome = turn.map(|place| Admission { place, band, waited }).map_err(AdmitError::Failed);
     drop(reply.send(outcome));
 }
 
-fn answer_evicted<G: Grant>(evicted: Evicted<Waiter<G>>) {
-    let Evicted { reason, band, waited, retry_after, payload, .. } = evicted;
+fn answer_evicted<G: Grant>(evicted: EvictedRequest<Waiter<G>>) {
+    let EvictedRequest { reason, band, waited, retry_after, payload, .. } = evicted;
     let error = AdmitError::Evicted { reason, band, waited, retry_after };
     // Nobody is there any more: there is nobody to tell.
     drop(payload.reply.send(Err(error)));
 }
 
-fn refused<T, E>(rejected: Rejected<T>) -> AdmitError<E> {
-    let Rejected { reason, limit, current, band, retry_after, .. } = rejected;
+fn refused<T, E>(rejected: RejectedRequest<T>) -> AdmitError<E> {
+    let RejectedRequest { reason, limit, current, band, retry_after, .. } = rejected;
     AdmitError::Rejected { reason, limit, current, band, retry_after }
 }
 

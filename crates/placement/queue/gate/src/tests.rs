@@ -62,7 +62,7 @@ impl Grant for Arc<Room> {
 }
 
 type Gated = Arc<Gate<Arc<Room>>>;
-type Answer = Result<Admitted<Place>, AdmitError<&'static str>>;
+type Answer = Result<Admission<Place>, AdmitError<&'static str>>;
 
 fn gate(free: usize) -> Gated {
     gate_with(free, QueueSettings::default())

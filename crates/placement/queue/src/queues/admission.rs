@@ -7,7 +7,7 @@ use crate::entry::QueueEntry;
 use crate::fairness::Fairness;
 use crate::nanos;
 use crate::ordering::Ordering;
-use crate::outcome::{Evicted, Eviction, QueueRefusal};
+use crate::outcome::{EvictedRequest, Eviction, QueueRefusal};
 use std::time::Duration;
 
 impl<T> Queues<T> {
@@ -24,7 +24,7 @@ impl<T> Queues<T> {
     pub(super) fn admit(
         &mut self,
         arrival: &QueueArrival,
-        displaced: &mut Vec<Evicted<T>>,
+        displaced: &mut Vec<EvictedRequest<T>>,
     ) -> Result<(), BrokenBound> {
         if self.closed {
             return Err((QueueRefusal::Closed, 0, self.usage.requests));

@@ -2,7 +2,7 @@
 
 use super::{entry, ms, queues, queues_of};
 use crate::{
-    BandPolicy, BandSettings, Bounds, Dispatched, Eviction, Fairness, FlowId, QueueEntry,
+    BandPolicy, BandSettings, Bounds, DispatchedRequest, Eviction, Fairness, FlowId, QueueEntry,
     QueueHead, QueueRefusal, QueueSettings, Queues, Verdict,
 };
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn push(
 }
 
 /// Lets at most so many go.
-fn pop(queues: &mut Queues<u32>, most: usize, now: Duration) -> Vec<Dispatched<u32>> {
+fn pop(queues: &mut Queues<u32>, most: usize, now: Duration) -> Vec<DispatchedRequest<u32>> {
     let (mut left, mut dispatched) = (most, Vec::new());
     let mut verdict = |_: &QueueHead, _: &mut u32| match left.checked_sub(1) {
         Some(fewer) => {

@@ -36,7 +36,7 @@ fn blocks_of_no_tokens_are_refused() {
     let KvEvent::Stored(event) = stored(&prompt) else { panic!("it stores") };
     for block_size in [0, u32::MAX] {
         let event = KvEvent::Stored(Stored { block_size, ..event.clone() });
-        assert_eq!(placement.apply(rank(0), LIFE, &event), Applied::BlockSize);
+        assert_eq!(placement.apply(rank(0), LIFE, &event), EventEffect::BlockSize);
     }
     assert_eq!(placement.stats().ignored_events, 2);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 0);
@@ -91,7 +91,7 @@ proptest! {
         let mut placement = in_mode(Mode::Kv, 2);
         let prompt = sequence(1, 11);
         let held = sequence(1, honest);
-        prop_assert_eq!(placement.apply(rank(1), LIFE, &stored(&held)), Applied::Yes);
+        prop_assert_eq!(placement.apply(rank(1), LIFE, &stored(&held)), EventEffect::Yes);
         for (event, life) in &events {
             placement.apply(rank(0), Generation(*life), event);
             placement.apply(rank(7), Generation(*life), event);

@@ -10,7 +10,7 @@ use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    Built, IndexListener, Observer, PlacedRequest, PrefixIndex, Producer, RequestProgress,
+    PluginParts, IndexListener, Observer, PlacedRequest, PrefixIndex, Producer, RequestProgress,
     SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, PrefixMatch, Request, Time};
@@ -33,7 +33,7 @@ const MAX_BLOCKS: u64 = 65_536;
 /// reports, and `lruCapacityPerServer` is for those that report nothing. What other replicas
 /// record counts as what is recorded here. With `prefixHashSource: metadata` the hashes are not
 /// computed but come with the request, in the data plane's metadata.
-pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     if params.has("blockSize") {
         params.wrong("blockSize", "is in characters and not supported; use blockSizeTokens");
     }
@@ -53,12 +53,12 @@ pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -
     let source = context.new_approximate_source();
     let (state, listener) = Default::default();
     let plugin = Arc::new(Approximate { settings, source, state, listener });
-    Built {
+    PluginParts {
         producer: Some(plugin.clone()),
         observer: Some(plugin.clone()),
         prefixes: Some(plugin.clone()),
         shared: Some(plugin),
-        ..Built::default()
+        ..PluginParts::default()
     }
 }
 

@@ -4,10 +4,10 @@ use crate::testing::{Fleet, check_errors, matched, routed};
 use crate::{BuildContext, PrefixSource, build};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::plugin::PluginParts;
 use stator_epp_scheduler::{CacheConfig, Prompt};
 
-fn built(context: &mut BuildContext, name: &str, parameters: Value) -> Built {
+fn built(context: &mut BuildContext, name: &str, parameters: Value) -> PluginParts {
     build("approx-prefix-cache-producer", name, &parameters, context)
         .expect("the parameters are right")
 }
@@ -17,7 +17,7 @@ fn text<'a>(model: &'a str, pieces: &'a [&'a [u8]]) -> Request<'a> {
 }
 
 /// What each endpoint is believed to hold of a request.
-fn found(plugin: &Built, request: &Request<'_>, fleet: &Fleet) -> Vec<u32> {
+fn found(plugin: &PluginParts, request: &Request<'_>, fleet: &Fleet) -> Vec<u32> {
     let mut candidates = fleet.candidates();
     let producer = plugin.producer.as_ref().expect("it is a producer");
     producer.produce(request, &mut candidates, Time::default());
@@ -25,7 +25,7 @@ fn found(plugin: &Built, request: &Request<'_>, fleet: &Fleet) -> Vec<u32> {
     candidates.iter().map(matched).collect()
 }
 
-fn place(plugin: &Built, request: &Request<'_>, fleet: &Fleet, target: usize) {
+fn place(plugin: &PluginParts, request: &Request<'_>, fleet: &Fleet, target: usize) {
     let routing = routed(&fleet.candidates()[target]);
     let observer = plugin.observer.as_ref().expect("it is an observer");
     observer.placed(request, &PlacedRequest { ticket: 1, routing: &routing }, Time::default());

@@ -15,7 +15,7 @@ use model::LinearModel;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    Built, LatencyOutcome, Meter, MeteredPlugin, Observer, Pick, PlacedRequest, Producer,
+    PluginParts, LatencyOutcome, Meter, MeteredPlugin, Observer, Pick, PlacedRequest, Producer,
     RequestLatencies, RequestProgress, Routing,
 };
 use stator_epp_scheduler::{Candidate, PredictedLatency, Request, Time};
@@ -53,7 +53,7 @@ type Features = [f64; FEATURES];
 /// The llm-d router trains trees in a service beside it instead. How often it samples an answer's
 /// tokens (`samplingMean`, `maxDecodeTokenSamplesForPrediction`, which newer ones ignore too) is
 /// accepted with a note that it has no effect: all tokens of all answers count here.
-pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
     params.number("samplingMean", 1000.0, Bound::Above(0.0));
     params.whole("maxDecodeTokenSamplesForPrediction", 0, 0..=u64::MAX);
     for sampling in ["samplingMean", "maxDecodeTokenSamplesForPrediction"] {
@@ -75,11 +75,11 @@ pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> 
         state: Mutex::new(state),
         meter: OnceLock::new(),
     });
-    Built {
+    PluginParts {
         producer: Some(plugin.clone()),
         observer: Some(plugin.clone()),
         measured: Some(plugin),
-        ..Built::default()
+        ..PluginParts::default()
     }
 }
 

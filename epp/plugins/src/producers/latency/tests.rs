@@ -2,14 +2,14 @@ use crate::testing::{Fleet, check_errors, made, routed};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use stator_epp_scheduler::plugin::{
-    Built, LatencyOutcome, Meter, Pick, PlacedRequest, RequestLatencies, RequestProgress,
+    PluginParts, LatencyOutcome, Meter, Pick, PlacedRequest, RequestLatencies, RequestProgress,
 };
 use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Lets a request run: the first token comes after `ttft` ms and 11 tokens take `10 · tpot` more.
-fn run(plugin: &Built, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
+fn run(plugin: &PluginParts, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
     let observer = plugin.observer.as_ref().expect("it is an observer");
     let request = request();
     let mut candidates = fleet.candidates();
@@ -51,7 +51,7 @@ fn progress(ticket: u64) -> RequestProgress<'static> {
 }
 
 /// What is predicted for the first endpoint, in whole milliseconds.
-fn predicted(plugin: &Built, fleet: &Fleet) -> Option<(f64, f64)> {
+fn predicted(plugin: &PluginParts, fleet: &Fleet) -> Option<(f64, f64)> {
     let mut candidates = fleet.candidates();
     let producer = plugin.producer.as_ref().expect("it is a producer");
     producer.produce(&request(), &mut candidates, Time::default());
@@ -59,7 +59,7 @@ fn predicted(plugin: &Built, fleet: &Fleet) -> Option<(f64, f64)> {
 }
 
 /// A predictor that saw queues of 0 to 9 cost 100 ms each.
-fn trained(parameters: Value) -> (Built, Fleet) {
+fn trained(parameters: Value) -> (PluginParts, Fleet) {
     let plugin = made("predicted-latency-producer", parameters);
     let mut fleet = Fleet::of(1);
     for ticket in 0..100 {

@@ -21,7 +21,7 @@ fn churn(index: &Index, number: u64) {
         index.apply(worker(number), life, &on_device(&shared));
         let applied = index.apply(worker(number), life, &stored(&own, None, Medium::Host));
         let found = overlap(index, worker(number), &own).blocks();
-        assert_eq!((applied, found), (Applied::Yes, 40));
+        assert_eq!((applied, found), (EventEffect::Yes, 40));
         match round % 8 {
             2 => index.unknown(worker(number)),
             5 => index.remove(worker(number)),
@@ -30,7 +30,7 @@ fn churn(index: &Index, number: u64) {
         }
         assert_eq!(overlap(index, worker(number), &shared).blocks(), 0);
         let blocks = sequence(&own).into_iter().map(|hash| (hash, Medium::Disk));
-        if index.replace(worker(number), life, blocks) == Applied::Yes {
+        if index.replace(worker(number), life, blocks) == EventEffect::Yes {
             assert_eq!(overlap(index, worker(number), &own), Overlap::new([0, 0, 40, 0]));
         }
         index.predict(worker(number), &sequence(&own), Time::from_millis(round));

@@ -118,7 +118,7 @@ impl Pair {
             }
             SetStep::Resync => {
                 let Some(life) = &mut model.life else { return };
-                assert_eq!(index.replace(rank, life.0, closure.blocks()), Applied::Yes);
+                assert_eq!(index.replace(rank, life.0, closure.blocks()), EventEffect::Yes);
                 life.1 = true;
                 model.predicted.clear();
             }
@@ -157,7 +157,7 @@ impl Pair {
         closure.apply(event, &mut told);
         model.count(event);
         let applied = self.index.apply_all(worker(number), generation, &told);
-        let expected = if known { Applied::Yes } else { Applied::UnknownState };
+        let expected = if known { EventEffect::Yes } else { EventEffect::UnknownState };
         assert!(applied == expected || told.is_empty());
         if *event == KvEvent::Cleared && known {
             model.predicted.clear();
