@@ -18,13 +18,12 @@ use stator_epp_scheduler::{
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_events::KvSink;
 use stator_model::Model;
-use stator_peers::{Outbox, PoolId};
-use stator_placement::WorkerHoldings;
+use stator_peers::PoolLink;
+use stator_placement::{SeedSequence, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -42,7 +41,7 @@ pub struct Pool {
     block_size: u32,
     tokenizer: ArcSwapOption<Model>,
     /// Outbox for news of requests to other replicas.
-    shared: OnceLock<SharedPool>,
+    shared: OnceLock<PoolLink>,
     /// Counters of the endpoints' signals.
     signals: OnceLock<SignalMetrics>,
     /// Queues in which requests wait for room in the pool, if they do.
@@ -50,7 +49,7 @@ pub struct Pool {
     /// LoRA adapters that some endpoint has spoken of.
     adapters: ArcSwap<FxHashSet<String>>,
     start: Instant,
-    seed: AtomicU64,
+    seeds: SeedSequence,
 }
 
 /// Queues in which requests wait for room in a pool.
@@ -59,15 +58,6 @@ pub(crate) trait WaitingRoom: Send + Sync {
     fn kick(&self);
     /// Fill of the queues.
     fn snapshot(&self) -> FlowSnapshot;
-}
-
-/// A pool's link to other replicas.
-pub(crate) struct SharedPool {
-    pub(crate) outbox: Outbox,
-    /// The pool's number among replicas.
-    pub(crate) id: PoolId,
-    /// Number of its sessions, if these have endpoints: each is sent as a prompt of one block.
-    pub(crate) sessions: Option<PoolId>,
 }
 
 impl Pool {
@@ -92,7 +82,7 @@ impl Pool {
             waiting: OnceLock::new(),
             adapters: ArcSwap::default(),
             start: Instant::now(),
-            seed: AtomicU64::new(seed),
+            seeds: SeedSequence::new(seed),
         }
     }
 
@@ -187,8 +177,7 @@ impl Pool {
 
     /// A number that differs from request to request.
     pub fn chance(&self) -> u64 {
-        // Golden-ratio steps and the scheduler's mixing make a good sequence of any start.
-        self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+        self.seeds.next_seed()
     }
 
     /// Chooses an endpoint and books the request there, with all candidates' scores if `scores`;
@@ -227,14 +216,14 @@ impl Pool {
         for &(worker, until) in &decision.holders {
             self.prefixes.predict(worker, sequence, until);
         }
-        let Some(SharedPool { outbox, id, sessions }) = self.shared.get() else { return };
+        let Some(link) = self.shared.get() else { return };
         let answers = decision.targets.first();
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in answers.into_iter().chain(helpers) {
-            outbox.sent(*id, endpoint.worker, sequence);
+            link.outbox.sent(link.id, endpoint.worker, sequence);
         }
-        if let ((Some(id), Some(session)), Some(answers)) = ((sessions, request.session), answers) {
-            outbox.sent(*id, answers.worker, &[SequenceHash(session)]);
+        if let Some(answers) = answers {
+            link.bound(request.session, answers.worker);
         }
     }
 
@@ -361,7 +350,7 @@ impl Pool {
     }
 
     /// Tells other replicas what is sent from now on. Once; a second call has no effect.
-    pub(crate) fn share(&self, shared: SharedPool) {
+    pub(crate) fn share(&self, shared: PoolLink) {
         // The first stays: there is one outbox for the life of the process.
         let _ = self.shared.set(shared);
     }

@@ -1,9 +1,9 @@
 //! The pools of this process, as other replicas of the picker see them.
 
-use crate::pool::{Pool, SharedPool};
+use crate::pool::Pool;
 use stator_epp_scheduler::NamedPlugin;
 use stator_epp_scheduler::plugin::{IndexListener, SharedIndex};
-use stator_peers::{Blocks, Outbox, Peers, PoolId, Replica, Seat};
+use stator_peers::{Blocks, Outbox, Peers, PoolId, PoolLink, Replica, Seat};
 use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -58,7 +58,7 @@ impl Shared {
         }
         for ((pool, id), sessions) in pools.into_iter().zip(ids) {
             let sessions = self.binds_sessions.then_some(sessions);
-            pool.share(SharedPool { outbox: peers.outbox(), id, sessions });
+            pool.share(PoolLink { outbox: peers.outbox(), id, sessions });
         }
     }
 }

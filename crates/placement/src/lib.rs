@@ -35,7 +35,7 @@ pub use fleet::{Fleet, Worker, WorkerState};
 pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
 pub use placement::{Placement, PlacementStats, Survey};
-pub use random::Random;
+pub use random::{Random, SeedSequence};
 pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, PlacementSettings};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};

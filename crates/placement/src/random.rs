@@ -1,5 +1,27 @@
 //! Random numbers from a seed: the same on every machine and in every version.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Seeds of decisions, each another than the one before.
+#[derive(Debug)]
+pub struct SeedSequence(AtomicU64);
+
+impl SeedSequence {
+    /// The sequence that begins at `start`.
+    pub fn new(start: u64) -> Self {
+        Self(AtomicU64::new(start))
+    }
+
+    /// The next seed.
+    pub fn next_seed(&self) -> u64 {
+        // Golden-ratio steps and the mixing of [`Random`] make a good sequence of any start.
+        self.0.fetch_add(STEP, Ordering::Relaxed)
+    }
+}
+
+/// The golden ratio of 2^64, odd.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A sequence of numbers that its seed determines.
 ///
 /// Source: SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
@@ -14,7 +36,7 @@ impl Random {
 
     /// The next number, uniform over all 64-bit values.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -10,10 +10,10 @@ use stator_events::KvSink;
 use stator_fleet::AgentClient;
 use stator_fleet::Members;
 use stator_gate::{AdmitError, Admission, Gate};
-use stator_peers::{Outbox, PoolId};
+use stator_peers::PoolLink;
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, PlacementRequest,
-    PlacementSettings, PlacementStats, Time, Worker,
+    PlacementSettings, PlacementStats, SeedSequence, Time, Worker,
 };
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
@@ -50,22 +50,13 @@ pub(crate) struct Pool {
     /// Time for which the adapters of workers that left are still known.
     linger: Duration,
     start: Instant,
-    seed: AtomicU64,
+    seeds: SeedSequence,
     /// Outbox for other replicas: it tells them the load and prompts sent from here.
-    shared: OnceLock<Shared>,
+    shared: OnceLock<PoolLink>,
     /// Their reports on workers that are not known here yet.
     early: Early,
     /// Changes of what is in flight from here, counted while that is shared.
     changes: AtomicU64,
-}
-
-/// A pool's link to other replicas.
-pub(crate) struct Shared {
-    pub(crate) outbox: Outbox,
-    /// The pool's identity among replicas.
-    pub(crate) id: PoolId,
-    /// Identity of its sessions, if these have workers: each is sent as a prompt of one block.
-    pub(crate) sessions: Option<PoolId>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -82,7 +73,7 @@ impl Pool {
         let placement = Placement::new(PlacementSettings { block_size, ..placement.clone() });
         let blocks = placement.blocks().clone();
         let state = State::new(placement);
-        let (start, seed) = (Instant::now(), AtomicU64::new(*seed));
+        let (start, seeds) = (Instant::now(), SeedSequence::new(*seed));
         let (worker_wait, linger) = (*worker_wait, *adapter_linger);
         let policies = queue.bands.iter().map(|band| band.policy);
         let charges_answers = policies
@@ -102,7 +93,7 @@ impl Pool {
                 worker_wait,
                 linger,
                 start,
-                seed,
+                seeds,
                 shared,
                 early,
                 changes,
@@ -159,8 +150,7 @@ impl Pool {
         self: &Arc<Self>,
         request: &PlacementRequest<'_>,
     ) -> Result<Place, PickError> {
-        // Any number that differs from request to request will do.
-        let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let seed = self.seeds.next_seed();
         let found = self.blocks.look_up(request.sequence);
         let sequence = request.sequence;
         let logged = tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG);
@@ -186,24 +176,22 @@ impl Pool {
     }
 
     /// Tells other replicas what is sent from now on. Once; a second call has no effect.
-    pub(crate) fn share(&self, shared: Shared) {
+    pub(crate) fn share(&self, shared: PoolLink) {
         // The first stays: there is one outbox for the life of the process.
         let _ = self.shared.set(shared);
     }
 
     /// Other replicas are to be told where a prompt goes, as far as that is not left to events.
     fn tell(&self, decision: &Decision, sequence: &[SequenceHash], session: Option<u64>) {
-        let Some(Shared { outbox, id, sessions }) = self.shared.get() else { return };
+        let Some(link) = self.shared.get() else { return };
         let legs = decision.prefill.iter().chain(&decision.encode);
         let legs = legs.map(|leg| (leg.worker, leg.holds_until));
         for (worker, until) in legs.chain([(decision.worker, decision.holds_until)]) {
             if until.is_some() {
-                outbox.sent(*id, worker, sequence);
+                link.outbox.sent(link.id, worker, sequence);
             }
         }
-        if let (Some(id), Some(session)) = (sessions, session) {
-            outbox.sent(*id, decision.worker, &[SequenceHash(session)]);
-        }
+        link.bound(session, decision.worker);
         self.changed();
     }
 

@@ -1,9 +1,9 @@
 //! The pools of this process, as other replicas of it are told of them.
 
-use super::pool::{self, Pool};
+use super::pool::Pool;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
-use stator_peers::{Blocks, Peers, PoolId, Replica, Seat, WarmStart};
+use stator_peers::{Blocks, Peers, PoolId, PoolLink, Replica, Seat, WarmStart};
 use stator_placement::{WorkerHoldings, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -41,7 +41,7 @@ impl Replicas {
         let sessions =
             pool.binds_sessions().then(|| self.peers.share(&format!("sessions of {name}")));
         let sessions = sessions.flatten();
-        pool.share(pool::Shared { outbox: self.peers.outbox(), id, sessions });
+        pool.share(PoolLink { outbox: self.peers.outbox(), id, sessions });
         self.shared.enter((id, sessions), pool.clone());
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let mut look = |shared: &Shared| shared.own(id, &mut seen, &mut Vec::new());
         assert!(!look(&shared), "it is not here");
         let first = pool();
-        first.share(pool::Shared { outbox: Default::default(), id, sessions: None });
+        first.share(PoolLink { outbox: Default::default(), id, sessions: None });
         shared.enter((id, None), first.clone());
         assert!(!look(&shared), "nothing was ever sent");
         first.changed();

@@ -17,6 +17,7 @@ mod feeds;
 pub mod fuzz;
 mod gauges;
 mod hub;
+mod link;
 mod metrics;
 mod names;
 mod outbox;
@@ -32,6 +33,7 @@ mod warm;
 mod wire;
 
 pub use args::PeersArgs;
+pub use link::PoolLink;
 pub use outbox::{Outbox, SEQUENCE_MAX};
 pub use replica::{Blocks, PoolId, Replica};
 pub use seat::{Seat, SeatError};
