@@ -54,7 +54,7 @@ impl Pins {
 
     fn read<'h>(header: impl Fn(&'static str) -> Option<&'h str>) -> Result<Self, ApiError> {
         let first = |names: &[&'static str]| {
-            names.iter().find_map(|name| Some((*name, header(name)?.trim())))
+            names.iter().find_map(|name| Some(PinHeader { name, text: header(name)?.trim() }))
         };
         let worker = match header(WORKER_ID) {
             Some(text) => Some((WORKER_ID, ours(text.trim())?)),
@@ -68,18 +68,25 @@ impl Pins {
     }
 }
 
+/// A header that names a worker or a rank.
+#[derive(Clone, Copy)]
+struct PinHeader<'h> {
+    name: &'static str,
+    text: &'h str,
+}
+
 /// Rank 0 of a worker, or the rank that is named with it.
 fn at(
     worker: Option<(&'static str, u64)>,
-    rank: Option<(&'static str, &str)>,
+    rank: Option<PinHeader<'_>>,
 ) -> Result<Option<WorkerRank>, ApiError> {
     match (worker, rank) {
         (None, None) => Ok(None),
-        (None, Some((name, _))) => {
+        (None, Some(PinHeader { name, .. })) => {
             Err(ApiError::invalid(name, format!("{name} names a rank of no worker")))
         }
         (Some((_, id)), None) => Ok(Some(WorkerRank { worker: WorkerId(id), rank: 0 })),
-        (Some((_, id)), Some((name, text))) => match text.parse() {
+        (Some((_, id)), Some(PinHeader { name, text })) => match text.parse() {
             Ok(rank) => Ok(Some(WorkerRank { worker: WorkerId(id), rank })),
             Err(_) => Err(ApiError::invalid(
                 name,
@@ -89,7 +96,8 @@ fn at(
     }
 }
 
-fn decimal((name, text): (&'static str, &str)) -> Result<(&'static str, u64), ApiError> {
+fn decimal(header: PinHeader<'_>) -> Result<(&'static str, u64), ApiError> {
+    let PinHeader { name, text } = header;
     let id = text.parse().map_err(|_| {
         ApiError::invalid(name, format!("{name} is {text:?}, not a worker's decimal number"))
     })?;
