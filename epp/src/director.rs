@@ -4,7 +4,9 @@
 
 pub mod settings;
 
-use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, RoutedRequest};
+use crate::exchange::{
+    AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, RoutedRequest,
+};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, RequestRecord};
@@ -79,7 +81,11 @@ impl PoolDirector {
     }
 
     /// The request path.
-    async fn decide(&self, head: RequestHead, body: &Body) -> Result<RoutedRequest<AnswerWatch>, Refusal> {
+    async fn decide(
+        &self,
+        head: RequestHead,
+        body: &Body,
+    ) -> Result<RoutedRequest<AnswerWatch>, Refusal> {
         let late = LateEdit::of(&head, &self.settings, &self.pool.view());
         self.check_screening(&head, late.as_ref())
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
@@ -137,7 +143,9 @@ impl PoolDirector {
         match head.body {
             RequestBody::Whole => return,
             RequestBody::Unseen => self.observe.unscreened(UnscreenedReason::Unseen),
-            RequestBody::Late if late.is_none() => self.observe.unscreened(UnscreenedReason::Unread),
+            RequestBody::Late if late.is_none() => {
+                self.observe.unscreened(UnscreenedReason::Unread)
+            }
             RequestBody::Late => {}
         }
         self.observe.placed_by_head(head.body);

@@ -5,9 +5,9 @@ use stator_epp_metrics::{
     EncoderCache, LatencyMetrics, PluginMetrics, PluginName, PluginTimer, PrefixIndexer,
 };
 use stator_epp_scheduler::plugin::{
-    Admitter, Filter, LookupMeter, Meter, MeteredPlugin, Moment, RouteError, Observer, Pick, Picker,
+    Admitter, Filter, LookupMeter, Meter, MeteredPlugin, Moment, Observer, Pick, Picker,
     PlacedRequest, PrefixIndex, Producer, ProfileHandler, RequestLatencies, RequestProgress,
-    Routing, Scorer, Screener,
+    RouteError, Routing, Scorer, Screener,
 };
 use stator_epp_scheduler::{
     Candidate, Endpoint, MultimodalItem, NamedPlugin, Profile, Program, Random, Request, Time,
@@ -91,7 +91,10 @@ struct PrefixFindings {
 }
 
 impl PrefixFindings {
-    fn at(metrics: &PluginMetrics, named: &NamedPlugin<dyn PrefixIndex>) -> NamedPlugin<dyn Observer> {
+    fn at(
+        metrics: &PluginMetrics,
+        named: &NamedPlugin<dyn PrefixIndex>,
+    ) -> NamedPlugin<dyn Observer> {
         let NamedPlugin { type_name, name, plugin } = named.clone();
         let names = PluginName { type_name: &type_name, name: &name };
         let found = Self { index: plugin, metrics: metrics.prefix_indexer(names) };

@@ -6,7 +6,7 @@ use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
-use stator_api::steering::{Pins, SteeringHeaders, Steering};
+use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
     Described, IMAGE, MediaItem, ParseError, Parsed, ParsedBody, ScreenError, Screened, Screening,
     VIDEO,

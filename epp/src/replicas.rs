@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use stator_epp_scheduler::NamedPlugin;
 use stator_epp_scheduler::plugin::{IndexListener, SharedIndex};
 use stator_peers::{Blocks, Outbox, Peers, PoolId, PoolLink, Replica, Seat};
-use stator_placement::{WorkerHoldings, PeerLoad};
+use stator_placement::{PeerLoad, WorkerHoldings};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;

@@ -9,7 +9,7 @@ use crate::upstream::passage::{Passage, RemovedFields};
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use stator_api::steering::{SteeringHeaders, Steering};
+use stator_api::steering::{Steering, SteeringHeaders};
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
 use stator_handover::{Api, Connector, Pair};

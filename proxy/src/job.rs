@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 use crate::plan::Plan;
 use crate::space::Client;
 use stator_api::openai::{self, ApiError, TextApi};
-use stator_api::steering::{Pins, SteeringHeaders, Steering};
+use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;

@@ -126,7 +126,11 @@ impl Steering {
     /// # Errors
     ///
     /// 400, with the field at fault.
-    pub fn read(body: &[u8], said: SteeringHeaders<'_>, priority_max: i32) -> Result<Self, ApiError> {
+    pub fn read(
+        body: &[u8],
+        said: SteeringHeaders<'_>,
+        priority_max: i32,
+    ) -> Result<Self, ApiError> {
         let body = Body::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
         let extensions = body.nvext.unwrap_or_default();
         let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
@@ -152,7 +156,10 @@ impl Steering {
         Self::of_labels(extensions.unwrap_or_default().routing_constraints, said)
     }
 
-    fn of_labels(constraints: Option<Constraints>, said: SteeringHeaders<'_>) -> Result<Self, ApiError> {
+    fn of_labels(
+        constraints: Option<Constraints>,
+        said: SteeringHeaders<'_>,
+    ) -> Result<Self, ApiError> {
         let mut wanted = Wanted::default();
         if let Some(labels) = said.labels {
             wanted.add_header(labels)?;
@@ -319,7 +326,11 @@ mod tests {
     #[test]
     fn how_soon_is_said_in_headers() {
         let read = |ttl, objective| {
-            let said = SteeringHeaders { ttl: Some(ttl), objective: Some(objective), ..SteeringHeaders::default() };
+            let said = SteeringHeaders {
+                ttl: Some(ttl),
+                objective: Some(objective),
+                ..SteeringHeaders::default()
+            };
             let steering = Steering::read(b"{}", said, 100).expect("no header is refused");
             (steering.ttl, steering.objective)
         };

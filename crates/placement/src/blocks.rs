@@ -53,7 +53,12 @@ impl Blocks {
 
     /// Follows KV events of a worker, in order: what became of the last that had no effect, if
     /// there was one.
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> EventEffect {
+    pub fn apply(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        events: &[KvEvent],
+    ) -> EventEffect {
         let mut applied = EventEffect::Yes;
         let ours = |event: &KvEvent| match event {
             KvEvent::Stored(stored) => stored.block_size == self.block_size.get(),

@@ -40,6 +40,7 @@ pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, PlacementSettings};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
 pub use stator_kv_index::{
-    EventEffect, Closure, WorkerHoldings, Index, IndexSettings, Overlap, Overlaps, PredictionPolicy, Time,
+    Closure, EventEffect, Index, IndexSettings, Overlap, Overlaps, PredictionPolicy, Time,
+    WorkerHoldings,
 };
 pub use tracker::{BookingId, InFlight, PeerLoad};

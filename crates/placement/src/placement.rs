@@ -129,7 +129,12 @@ impl Placement {
     }
 
     /// Follows a KV event of a worker, see [`Blocks::apply`].
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> EventEffect {
+    pub fn apply(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        event: &KvEvent,
+    ) -> EventEffect {
         self.blocks.apply(worker, generation, std::slice::from_ref(event))
     }
 

@@ -115,7 +115,10 @@ fn profile(entry: &ProfileEntry, parts: &Parts<'_>) -> Option<Profile> {
 }
 
 /// Everything of one kind.
-fn all<T: ?Sized>(parts: &Parts<'_>, part: impl Fn(&PluginParts) -> Option<&Arc<T>>) -> Vec<NamedPlugin<T>> {
+fn all<T: ?Sized>(
+    parts: &Parts<'_>,
+    part: impl Fn(&PluginParts) -> Option<&Arc<T>>,
+) -> Vec<NamedPlugin<T>> {
     parts.iter().filter_map(|(entry, built)| Some(named(entry, part(built)?))).collect()
 }
 

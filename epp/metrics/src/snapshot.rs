@@ -202,7 +202,7 @@ fn fresh(load: &EngineLoad, now: Time) -> Option<LoadSnapshot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_epp_scheduler::plugin::{RouteError, Pick, ProfileHandler, Routing};
+    use stator_epp_scheduler::plugin::{Pick, ProfileHandler, RouteError, Routing};
     use stator_epp_scheduler::{Endpoint, NamedPlugin, Program, Request, Roles, SchedulerSettings};
     use stator_protos::{WorkerId, WorkerRank};
     use std::collections::BTreeMap;

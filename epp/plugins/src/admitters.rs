@@ -3,7 +3,7 @@
 use crate::context::{BuildContext, SloFactor};
 use crate::params::{Bound, Params};
 use crate::scorers::latency::headroom;
-use stator_epp_scheduler::plugin::{Admitter, PluginParts, Moment};
+use stator_epp_scheduler::plugin::{Admitter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 

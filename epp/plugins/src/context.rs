@@ -5,7 +5,7 @@ use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::session::IdSource;
 use crate::settings::PluginSettings;
-use stator_epp_scheduler::plugin::{PluginParts, Decider};
+use stator_epp_scheduler::plugin::{Decider, PluginParts};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
 use stator_placement::{CostModel, SessionSettings, Weights};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Random;
-use stator_epp_scheduler::plugin::{PluginParts, Picker};
+use stator_epp_scheduler::plugin::{Picker, PluginParts};
 use std::sync::Arc;
 
 /// `max-score-picker`: the highest scores; equal ones in random order.

@@ -2,7 +2,7 @@
 
 use crate::{BuildContext, build};
 use serde_json::Value;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Pick, Routing, Scorer};
+use stator_epp_scheduler::plugin::{Filter, Moment, Pick, PluginParts, Routing, Scorer};
 use stator_epp_scheduler::{
     Candidate, Endpoint, EngineLoad, InFlight, PrefixMatch, Random, Request, Roles, Time,
 };

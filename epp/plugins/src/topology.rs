@@ -5,7 +5,7 @@ use crate::filters::{filter, prefer};
 use crate::location::{Levels, PeerEndpoint};
 use crate::params::Params;
 use crate::scorers::scorer;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::{Arc, OnceLock};
 
@@ -108,7 +108,7 @@ mod tests {
     use crate::{BuildContext, build};
     use serde_json::{Value, json};
     use stator_epp_scheduler::Request;
-    use stator_epp_scheduler::plugin::{PluginParts, Pick};
+    use stator_epp_scheduler::plugin::{Pick, PluginParts};
 
     const HOST: &str = "kubernetes.io/hostname";
     const RACK: &str = "rack";

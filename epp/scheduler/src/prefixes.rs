@@ -6,7 +6,7 @@
 use crate::Program;
 use crate::cycle::SPANS;
 use crate::plugin::LookupMeter;
-use stator_placement::{EventEffect, Blocks, PromptOverlaps, WorkerHoldings, Time};
+use stator_placement::{Blocks, EventEffect, PromptOverlaps, Time, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerRank};
@@ -38,7 +38,8 @@ impl Prefixes {
         for event in events {
             let (span, stored) = indexed(event);
             let _entered = span.enter();
-            if self.blocks.apply(rank, generation, std::slice::from_ref(event)) == EventEffect::Yes {
+            if self.blocks.apply(rank, generation, std::slice::from_ref(event)) == EventEffect::Yes
+            {
                 self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
             }
         }

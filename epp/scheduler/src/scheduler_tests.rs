@@ -3,7 +3,7 @@ use crate::plugin::RouteError;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, HeaderView, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
-use stator_placement::{WorkerHoldings, PeerLoad};
+use stator_placement::{PeerLoad, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 

@@ -1,6 +1,6 @@
 //! Endpoints, plug-ins and programs for tests.
 
-use crate::plugin::{Filter, Moment, RouteError, Pick, Picker, ProfileHandler, Routing, Scorer};
+use crate::plugin::{Filter, Moment, Pick, Picker, ProfileHandler, RouteError, Routing, Scorer};
 use crate::*;
 use stator_protos::{WorkerId, WorkerRank};
 use std::sync::Arc;

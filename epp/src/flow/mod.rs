@@ -22,7 +22,7 @@ use stator_epp_metrics::{
 };
 use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
-use stator_gate::{AdmitError, Admission, Attempt, Gate, Grant};
+use stator_gate::{Admission, AdmitError, Attempt, Gate, Grant};
 use stator_protos::hash::name_hash;
 use stator_queue::{
     BandPlace, Ceilings, CheckedSettings, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT,

@@ -13,7 +13,7 @@ use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::openai::options::check_cache_salt;
-use stator_api::steering::{Pins, SteeringHeaders, Steering};
+use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::Object;
 use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_placement::Adapter;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stator_events::KvSink;
 use stator_fleet::AgentClient;
 use stator_fleet::Members;
-use stator_gate::{AdmitError, Admission, Gate};
+use stator_gate::{Admission, AdmitError, Gate};
 use stator_peers::PoolLink;
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, PlacementRequest,

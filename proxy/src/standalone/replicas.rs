@@ -4,7 +4,7 @@ use super::pool::Pool;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use stator_peers::{Blocks, Peers, PoolId, PoolLink, Replica, Seat, WarmStart};
-use stator_placement::{WorkerHoldings, PeerLoad};
+use stator_placement::{PeerLoad, WorkerHoldings};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;

@@ -6,7 +6,7 @@
 //! is that of both replicas together.
 
 use stator_peers::{Blocks, Peers, PeersSettings, PoolId, Replica, Seat};
-use stator_placement::{WorkerHoldings, Index, IndexSettings, PeerLoad};
+use stator_placement::{Index, IndexSettings, PeerLoad, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerId, WorkerRank};

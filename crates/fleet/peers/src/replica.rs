@@ -1,7 +1,7 @@
 //! The pools of this process, as peers learn of them and tell them news.
 
-use stator_placement::WorkerHoldings;
 use stator_placement::PeerLoad;
+use stator_placement::WorkerHoldings;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 

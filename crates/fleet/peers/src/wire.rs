@@ -5,7 +5,7 @@ use crate::feeds::{Frame, SentPrompt};
 use crate::gauges::GaugeKey;
 use crate::names::PoolMap;
 use crate::{PoolId, SEQUENCE_MAX};
-use stator_placement::{WorkerHoldings, PeerLoad};
+use stator_placement::{PeerLoad, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::peers as proto;

@@ -10,7 +10,7 @@ use crate::scatter;
 use crate::sets::Sets;
 use crate::settings::IndexSettings;
 use crate::sweep::Sweep;
-use crate::tenancy::{EventEffect, Entrance, Stands, Tenancy, WorkerLife};
+use crate::tenancy::{Entrance, EventEffect, Stands, Tenancy, WorkerLife};
 use crate::time::Time;
 use crate::view::Published;
 use parking_lot::{Mutex, RwLock};
@@ -106,7 +106,12 @@ impl Index {
 
     /// Follows one event of a worker. An event of a later life than the registered one starts
     /// that life, with no blocks.
-    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> EventEffect {
+    pub fn apply(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        event: &KvEvent,
+    ) -> EventEffect {
         self.apply_all(worker, generation, std::slice::from_ref(event))
     }
 
@@ -200,7 +205,12 @@ impl Index {
     }
 
     /// Follows events without a clear among them.
-    fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> EventEffect {
+    fn follow(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        events: &[KvEvent],
+    ) -> EventEffect {
         // The read lock stays until the blocks are written, so that nobody retires the slot before.
         let (life, tenancy) = loop {
             let tenancy = self.tenancy.read();
@@ -261,7 +271,9 @@ impl Index {
                 Stands::Same(WorkerLife { known: true, .. }) if entrance == Entrance::Restores => {
                     (EventEffect::KnownState, Some(life.slot))
                 }
-                Stands::UnknownWorker => (EventEffect::Yes, self.publish(&mut tenancy, worker, life)),
+                Stands::UnknownWorker => {
+                    (EventEffect::Yes, self.publish(&mut tenancy, worker, life))
+                }
                 Stands::Same(_) | Stands::Later => {
                     (EventEffect::Yes, self.publish(&mut tenancy, worker, life))
                 }

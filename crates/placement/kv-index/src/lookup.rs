@@ -15,7 +15,7 @@ use crate::elements;
 use crate::guesses::{Guess, Guesses};
 use crate::lane::Shared;
 use crate::layout::Layout;
-use crate::overlap::{WorkerOverlap, Overlap};
+use crate::overlap::{Overlap, WorkerOverlap};
 use crate::table::{Search, ones};
 use crate::view::View;
 use arrayvec::ArrayVec;
@@ -372,7 +372,13 @@ fn start(shared: &Shared, view: &View, out: &mut Overlaps, Look { depth, set }: 
 /// Counts the blocks after the `before`th up to the `depth`th for all elements in the scratch.
 /// Returns how many blocks before them are missing, of all workers together.
 #[inline(never)]
-fn add(view: &View, found: &mut Vec<WorkerOverlap>, scratch: &mut Scratch, before: u32, depth: u32) -> u64 {
+fn add(
+    view: &View,
+    found: &mut Vec<WorkerOverlap>,
+    scratch: &mut Scratch,
+    before: u32,
+    depth: u32,
+) -> u64 {
     let Scratch { elements, ranks, .. } = scratch;
     let mut missing = 0;
     found.reserve(elements.len());

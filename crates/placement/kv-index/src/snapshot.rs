@@ -7,7 +7,7 @@ use crate::elements::{Code, Op};
 use crate::index::Index;
 use crate::lane::ExpectedBlocks;
 use crate::scatter;
-use crate::tenancy::{EventEffect, Entrance, Stands, WorkerLife};
+use crate::tenancy::{Entrance, EventEffect, Stands, WorkerLife};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};

@@ -2,8 +2,8 @@
 //! policy, beside a plain binary heap that knows neither flows nor bounds nor deadlines.
 
 use stator_queue::{
-    BandPolicy, BandSettings, Bounds, CheckedSettings, DispatchedRequest, Fairness, FlowId, QueueEntry,
-    QueueHead, QueueSettings, Queues, Verdict,
+    BandPolicy, BandSettings, Bounds, CheckedSettings, DispatchedRequest, Fairness, FlowId,
+    QueueEntry, QueueHead, QueueSettings, Queues, Verdict,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

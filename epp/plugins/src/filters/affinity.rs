@@ -3,7 +3,7 @@
 use super::{filter, retain};
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `prefix-cache-affinity-filter`: sends a prompt to endpoints that hold it, until they are busy.
@@ -15,7 +15,10 @@ use stator_epp_scheduler::{Candidate, Request};
 /// peakPrefillThroughput`, or predicted with `ttftSource: latencyPredictor`. With
 /// `maxTokensInFlightPenalty` above 0 all are kept too where the least tokens in flight of the
 /// sticky exceed those of the others by more.
-pub(crate) fn prefix_cache_affinity(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn prefix_cache_affinity(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     params.text("latencyPredictionInfoProducerName");
     params.text("inFlightLoadProducerName");
     let throughput = params.number("peakPrefillThroughput", 15_928.0, Bound::Above(0.0));

@@ -7,7 +7,7 @@ use super::{filter, prefer};
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::{self, Concurrency, Detector, PluginSettings, Utilization};
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request, Time};
 use std::time::Duration;
 

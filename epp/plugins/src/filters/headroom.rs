@@ -4,7 +4,7 @@ use super::{filter, retain};
 use crate::context::{BuildContext, SloFactor};
 use crate::params::{Bound, Params};
 use crate::scorers::latency::headroom;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `slo-headroom-tier-filter`: keeps endpoints that are predicted to meet a request's objectives.

@@ -4,7 +4,7 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, LabelSelector, LabelTest, Request, Requirement};
 
 /// `label-selector-filter`: keeps endpoints that a Kubernetes label selector selects.
@@ -16,7 +16,10 @@ pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> P
 }
 
 /// `by-label-selector`: `label-selector-filter` under its old name.
-pub(crate) fn by_label_selector(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn by_label_selector(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     label_selector(params, context)
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod testing;
 pub(crate) mod utilization;
 
 use stator_epp_scheduler::Candidate;
-use stator_epp_scheduler::plugin::{PluginParts, Filter};
+use stator_epp_scheduler::plugin::{Filter, PluginParts};
 use std::sync::Arc;
 
 /// A plug-in that is a filter and nothing else.

@@ -3,7 +3,7 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request, Roles};
 
 /// `decode-filter`: keeps endpoints that decode; those without a role label do.

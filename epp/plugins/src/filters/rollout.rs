@@ -3,7 +3,7 @@
 use crate::context::BuildContext;
 use crate::params::Params;
 use rustc_hash::FxHashSet;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, ResponseHeaders, Routing, Screener};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, ResponseHeaders, Routing, Screener};
 use stator_epp_scheduler::{Candidate, LabelSelector, Random, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,11 @@ pub(crate) fn rollout(params: &mut Params<'_>, _: &mut BuildContext) -> PluginPa
         marks.push(revision);
     }
     let plugin = Arc::new(Rollout { scope, marks, label, gating });
-    PluginParts { screener: Some(plugin.clone()), response_headers: Some(plugin), ..PluginParts::default() }
+    PluginParts {
+        screener: Some(plugin.clone()),
+        response_headers: Some(plugin),
+        ..PluginParts::default()
+    }
 }
 
 struct Rollout {

@@ -1,6 +1,6 @@
 use crate::testing::{Fleet, check_errors, made, routed};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{PluginParts, Moment};
+use stator_epp_scheduler::plugin::{Moment, PluginParts};
 use stator_epp_scheduler::{HeaderView, Random, Request, Time};
 
 const TYPE: &str = "disaggregatedset-rollout-screener";
@@ -26,7 +26,12 @@ fn fleet(revisions: &[(&str, usize, usize)]) -> Fleet {
 }
 
 /// The revisions of what is left of a fleet, once for each endpoint.
-fn left(plugin: &PluginParts, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Random) -> String {
+fn left(
+    plugin: &PluginParts,
+    fleet: &Fleet,
+    headers: &[(&str, &str)],
+    random: &mut Random,
+) -> String {
     let screener = plugin.screener.as_ref().expect("it is a screener");
     let request = Request { headers: HeaderView(headers), ..Request::default() };
     let mut candidates = fleet.candidates();

@@ -3,7 +3,7 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 use std::net::{IpAddr, SocketAddr};
 

@@ -3,7 +3,7 @@
 use super::{filter, retain};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `utilization-filter`: drops endpoints above any of some limits.

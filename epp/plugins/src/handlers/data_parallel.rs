@@ -5,7 +5,7 @@ use super::{RANK_HEADER, handler, host_port};
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{Pick, PluginParts, ProfileHandler, RouteError, Routing};
 
 /// `data-parallel-profile-handler`: runs the only profile there is, and sends the request to
 /// `primaryPort` of the pod it picked, with a header that names the rank. For data planes that

@@ -6,7 +6,7 @@
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
 use crate::scorers::tokens::uncached_tokens;
-use stator_epp_scheduler::plugin::{PluginParts, Decider};
+use stator_epp_scheduler::plugin::{Decider, PluginParts};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 

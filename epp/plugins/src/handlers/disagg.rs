@@ -7,7 +7,9 @@ use crate::context::BuildContext;
 use crate::location::PeerEndpoint;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{PluginParts, Decider, RouteError, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{
+    Decider, Pick, PluginParts, ProfileHandler, RouteError, Routing,
+};
 use std::sync::Arc;
 use tracing::field::Empty;
 use tracing::info_span;

@@ -1,7 +1,7 @@
 use crate::testing::{Fleet, check_errors, matched};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{RouteError, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{Pick, ProfileHandler, RouteError, Routing};
 use stator_epp_scheduler::{Candidate, HeaderView, MultimodalItem, Prompt, Request};
 use std::sync::Arc;
 

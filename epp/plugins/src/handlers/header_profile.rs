@@ -4,7 +4,7 @@ use super::handler;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{Pick, PluginParts, ProfileHandler, RouteError, Routing};
 
 /// `header-profile-handler`: runs the profile that the header `headerName` names, or
 /// `defaultProfile` without one. For coordinators that ask for each stage apart.

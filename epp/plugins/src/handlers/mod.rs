@@ -6,7 +6,7 @@ pub(crate) mod disagg;
 pub(crate) mod header_profile;
 pub(crate) mod single;
 
-use stator_epp_scheduler::plugin::{PluginParts, Pick, ProfileHandler};
+use stator_epp_scheduler::plugin::{Pick, PluginParts, ProfileHandler};
 use std::sync::Arc;
 
 /// Header that names the rank which a request is for, where one port takes requests for all.

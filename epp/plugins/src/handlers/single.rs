@@ -4,7 +4,7 @@ use super::handler;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Request;
-use stator_epp_scheduler::plugin::{PluginParts, RouteError, Pick, ProfileHandler, Routing};
+use stator_epp_scheduler::plugin::{Pick, PluginParts, ProfileHandler, RouteError, Routing};
 
 /// `single-profile-handler`: runs the only profile there is; its pick answers.
 pub(crate) fn single(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {

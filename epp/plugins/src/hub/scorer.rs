@@ -5,7 +5,7 @@ use super::curve::Anchors;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use crate::scorers::scorer;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 
@@ -18,7 +18,10 @@ use std::sync::Arc;
 /// another is known well. `minInflightGap` is how far apart the loads of both anchors must be.
 ///
 /// Source: the latency observation scorer of the llm-d router.
-pub(crate) fn latency_observation(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn latency_observation(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     params.text("inFlightLoadProducerName");
     scorer(Observation {
         observed: context.latency_observer(params),

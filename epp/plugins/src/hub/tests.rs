@@ -4,7 +4,7 @@ use super::curve::{Anchor, Anchors};
 use crate::testing::{Fleet, check_errors, routed, scores};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{PluginParts, Moment, PlacedRequest, RequestProgress};
+use stator_epp_scheduler::plugin::{Moment, PlacedRequest, PluginParts, RequestProgress};
 use stator_epp_scheduler::{InFlight, Random, Request, Time};
 use std::time::Duration;
 

@@ -5,7 +5,9 @@ use crate::context::{BuildContext, PrefixSource};
 use crate::expiring::Expiring;
 use crate::params::Params;
 use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{PluginParts, Observer, PlacedRequest, Producer, RequestProgress};
+use stator_epp_scheduler::plugin::{
+    Observer, PlacedRequest, PluginParts, Producer, RequestProgress,
+};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -152,7 +154,7 @@ impl Observer for Burst {
 mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{PluginParts, PlacedRequest};
+    use stator_epp_scheduler::plugin::{PlacedRequest, PluginParts};
     use stator_epp_scheduler::{Prompt, Request, Time};
     use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    PluginParts, Meter, MeteredPlugin, Observer, PlacedRequest, Producer, RequestProgress,
+    Meter, MeteredPlugin, Observer, PlacedRequest, PluginParts, Producer, RequestProgress,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, MultimodalItem, Request, Time};
 use stator_protos::WorkerRank;
@@ -143,7 +143,7 @@ mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use parking_lot::Mutex;
     use serde_json::json;
-    use stator_epp_scheduler::plugin::{PluginParts, Meter, Pick, PlacedRequest, RequestLatencies};
+    use stator_epp_scheduler::plugin::{Meter, Pick, PlacedRequest, PluginParts, RequestLatencies};
     use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
     use std::sync::Arc;
 
@@ -151,7 +151,12 @@ mod tests {
         Request { prompt: Prompt { multimodal: items, ..Prompt::default() }, ..Request::default() }
     }
 
-    fn check(plugin: &PluginParts, fleet: &Fleet, items: &[MultimodalItem], wanted: &[Option<f64>]) {
+    fn check(
+        plugin: &PluginParts,
+        fleet: &Fleet,
+        items: &[MultimodalItem],
+        wanted: &[Option<f64>],
+    ) {
         let mut candidates = fleet.candidates();
         let producer = plugin.producer.as_ref().expect("it is a producer");
         producer.produce(&request(items), &mut candidates, Time::default());

@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Filter, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::ops::RangeInclusive;
 use std::sync::Arc;

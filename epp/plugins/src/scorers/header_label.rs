@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, ResponseHeaders, Routing, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, ResponseHeaders, Routing, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use std::sync::Arc;
 

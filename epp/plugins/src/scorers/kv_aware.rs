@@ -4,7 +4,7 @@ use super::scorer;
 use crate::context::{BuildContext, KvCost};
 use crate::params::{Bound, Params};
 use crate::session::MAX_SESSIONS;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 use stator_placement::{Affinity, CostModel, SessionSettings, WeightSettings, Weights};
 use std::time::Duration;

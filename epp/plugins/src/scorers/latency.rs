@@ -3,7 +3,7 @@
 use super::scorer;
 use crate::context::{BuildContext, PrefixSource, SloFactor};
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// Spreads below this are none.

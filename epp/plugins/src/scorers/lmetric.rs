@@ -3,7 +3,7 @@
 use super::{least_is_best, scorer};
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `lmetric-scorer`: prefers endpoints with little left to compute of the prompt and few requests

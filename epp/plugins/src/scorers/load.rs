@@ -3,7 +3,7 @@
 use super::{least_is_best, scorer};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `queue-scorer`: prefers short queues.

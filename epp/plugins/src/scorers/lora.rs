@@ -3,7 +3,7 @@
 use super::scorer;
 use crate::context::BuildContext;
 use crate::params::Params;
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Lora, Request};
 
 /// `lora-affinity-scorer`: prefers endpoints where the request's adapter runs, or can be loaded.

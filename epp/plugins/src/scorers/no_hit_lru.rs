@@ -6,7 +6,7 @@ use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    PluginParts, Moment, Observer, PlacedRequest, RequestProgress, Scorer,
+    Moment, Observer, PlacedRequest, PluginParts, RequestProgress, Scorer,
 };
 use stator_epp_scheduler::{Candidate, Request, Time};
 use stator_protos::WorkerRank;
@@ -98,7 +98,7 @@ impl Observer for NoHitLru {
 mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made, matched, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{PluginParts, PlacedRequest};
+    use stator_epp_scheduler::plugin::{PlacedRequest, PluginParts};
     use stator_epp_scheduler::{Request, Time};
 
     fn check(plugin: &PluginParts, fleet: &Fleet, request: &Request<'_>, wanted: &[f64]) {

@@ -5,7 +5,7 @@ use crate::SPANS;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
 use crate::settings::{self, PluginSettings};
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request};
 use tracing::info_span;
 
@@ -24,7 +24,10 @@ pub(crate) fn prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) 
 /// `precise-prefix-cache-scorer`: the precise producer and the scorer of its matches in one.
 ///
 /// Score: the matched blocks, each weighted by its tier, over the prompt's blocks.
-pub(crate) fn precise_prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn precise_prefix_cache(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     let precise = settings::precise(params);
     context.new_precise_source();
     context.settle(PluginSettings::Precise(precise));

@@ -3,7 +3,7 @@
 use super::scorer;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
-use stator_epp_scheduler::plugin::{PluginParts, Moment, Scorer};
+use stator_epp_scheduler::plugin::{Moment, PluginParts, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
 
 /// `active-request-scorer`: prefers endpoints with few requests in flight.

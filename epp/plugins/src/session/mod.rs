@@ -18,7 +18,7 @@ use identity::id_sources;
 use parking_lot::Mutex;
 use source::first;
 use stator_epp_scheduler::plugin::{
-    PluginParts, Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, RequestProgress,
+    Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, PluginParts, RequestProgress,
     ResponseHeaders, Routing, Scorer, SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, Request, Time};

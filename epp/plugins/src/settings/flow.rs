@@ -200,7 +200,10 @@ pub(crate) fn shortest_prompt(params: &mut Params<'_>, context: &mut BuildContex
 }
 
 /// `deficit-round-robin-fairness-policy`.
-pub(crate) fn deficit_round_robin(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn deficit_round_robin(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     let quantum_tokens = whole(params, "quantumTokens", 4096, 1..=u32::MAX);
     context.settle(PluginSettings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens }))
 }
@@ -230,7 +233,10 @@ pub(crate) fn static_limit(params: &mut Params<'_>, context: &mut BuildContext) 
 }
 
 /// `priority-holdback-policy`.
-pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn priority_holdback(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     if !params.has("minCeiling") {
         params.wrong("minCeiling", "is required");
     }

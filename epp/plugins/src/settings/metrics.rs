@@ -90,7 +90,10 @@ pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext)
 }
 
 /// `core-metrics-extractor`.
-pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn metrics_extractor(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     let label = params.text("engineLabelKey");
     let default_engine = params.text("defaultEngine").unwrap_or_else(|| "vllm".to_owned());
     let engines = params.list("engineConfigs", engine);
@@ -117,7 +120,10 @@ pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildCont
 /// endpoint say where it is.
 ///
 /// Source: the multi-cluster plug-ins of the llm-d router.
-pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+pub(crate) fn cluster_metrics_source(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> PluginParts {
     let verifies = !params.has("insecureSkipVerify");
     let source = http_source(params, "/metrics", Scheme::Https);
     let insecure_skip_verify = source.insecure_skip_verify && !verifies;

@@ -28,7 +28,13 @@ impl Director for Anywhere {
     ) -> Result<RoutedRequest<Pass>, Refusal> {
         let endpoints = vec!["10.0.0.1:8000".parse().expect("it is an address")];
         let body = body.unwrap_or_default();
-        Ok(RoutedRequest { endpoints, set_headers: Vec::new(), body, scores: Vec::new(), watch: Pass })
+        Ok(RoutedRequest {
+            endpoints,
+            set_headers: Vec::new(),
+            body,
+            scores: Vec::new(),
+            watch: Pass,
+        })
     }
 
     fn unasked(&self) -> Pass {

@@ -1,7 +1,7 @@
 //! Workers that are away: who waits for them, and for how long.
 
 use super::*;
-use stator_gate::{AdmitError, Admission};
+use stator_gate::{Admission, AdmitError};
 use stator_placement::PickError;
 use stator_queue::{Eviction, QueueEntry};
 

@@ -7,7 +7,7 @@ mod start;
 use super::*;
 use crate::hub::FeedSubscription;
 use parking_lot::Mutex;
-use stator_placement::{WorkerHoldings, PeerLoad};
+use stator_placement::{PeerLoad, WorkerHoldings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::shutdown::Trigger;

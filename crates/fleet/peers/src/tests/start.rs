@@ -55,7 +55,10 @@ async fn replicas_that_start_together_do_not_wait_for_each_other() {
     let members = group(3).await;
     members[0].fake.held.lock().insert(
         (POOL, worker(1)),
-        WorkerHoldings { generation: Generation(1), blocks: vec![(SequenceHash(1), Medium::Device)] },
+        WorkerHoldings {
+            generation: Generation(1),
+            blocks: vec![(SequenceHash(1), Medium::Device)],
+        },
     );
     let started = members[1].peers.warm_start().await;
     assert_eq!(started.source, None, "member 0 has not been through its own start");

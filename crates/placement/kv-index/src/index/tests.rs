@@ -1,6 +1,6 @@
 use super::*;
 use crate::testkit::{removed, stored, worker};
-use crate::{WorkerHoldings, Overlap, PredictionPolicy};
+use crate::{Overlap, PredictionPolicy, WorkerHoldings};
 use stator_protos::kv_event::Medium;
 use std::collections::HashSet;
 

@@ -8,8 +8,8 @@
 
 use parking_lot::Mutex;
 use stator_queue::{
-    BandPlace, CheckedSettings, DispatchedRequest, EvictedRequest, Eviction, FlowId, QueueEntry, QueueRefusal,
-    QueueStats, QueueTicket, Queues, RejectedRequest, Verdict,
+    BandPlace, CheckedSettings, DispatchedRequest, EvictedRequest, Eviction, FlowId, QueueEntry,
+    QueueRefusal, QueueStats, QueueTicket, Queues, RejectedRequest, Verdict,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -10,7 +10,7 @@ use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    PluginParts, IndexListener, Observer, PlacedRequest, PrefixIndex, Producer, RequestProgress,
+    IndexListener, Observer, PlacedRequest, PluginParts, PrefixIndex, Producer, RequestProgress,
     SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, PrefixMatch, Request, Time};

@@ -15,7 +15,7 @@ use model::LinearModel;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    PluginParts, LatencyOutcome, Meter, MeteredPlugin, Observer, Pick, PlacedRequest, Producer,
+    LatencyOutcome, Meter, MeteredPlugin, Observer, Pick, PlacedRequest, PluginParts, Producer,
     RequestLatencies, RequestProgress, Routing,
 };
 use stator_epp_scheduler::{Candidate, PredictedLatency, Request, Time};

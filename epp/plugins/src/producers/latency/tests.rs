@@ -2,7 +2,7 @@ use crate::testing::{Fleet, check_errors, made, routed};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use stator_epp_scheduler::plugin::{
-    PluginParts, LatencyOutcome, Meter, Pick, PlacedRequest, RequestLatencies, RequestProgress,
+    LatencyOutcome, Meter, Pick, PlacedRequest, PluginParts, RequestLatencies, RequestProgress,
 };
 use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
 use std::sync::Arc;
