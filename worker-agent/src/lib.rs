@@ -24,3 +24,4 @@ mod workers;
 pub use agent::run;
 pub use config::{AgentArgs, AgentSettings, EngineArgs, EngineSettings};
 pub use operations::client::{OperateArgs, OperationArg, operate};
+pub use served_model::{LoadedEngine, LoadedModel};

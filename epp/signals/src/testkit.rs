@@ -12,8 +12,9 @@ use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
-use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
+use stator_worker_agent::agent::{Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
+use stator_worker_agent::{LoadedEngine, LoadedModel};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -131,7 +132,7 @@ impl<E: Engine> Engine for Fragile<E> {
     }
 }
 
-fn loaded() -> Loaded {
+fn loaded() -> LoadedModel {
     let model = ModelInfo { context_length: 1 << 20, vocab_size: 1000, eos_token_ids: vec![] };
     let options = EngineOptions { total_blocks: 4096, ..EngineOptions::default() };
     let engine = || {
@@ -147,7 +148,7 @@ fn loaded() -> Loaded {
             computes: false,
         }
     };
-    Loaded {
+    LoadedModel {
         model: ModelRecord {
             name: "m".into(),
             context_length: 1 << 16,

@@ -25,8 +25,9 @@ use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
-use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
+use stator_worker_agent::agent::{Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
+use stator_worker_agent::{LoadedEngine, LoadedModel};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl Agent {
         Self::start_with(dir, loaded(step), flags).await
     }
 
-    async fn start_with(dir: &Path, loaded: Loaded, flags: &[&str]) -> Self {
+    async fn start_with(dir: &Path, loaded: LoadedModel, flags: &[&str]) -> Self {
         let args = ["--listen=127.0.0.1:0", "--agent-id=a", "--drain-timeout-s=0"];
         let zmq = ["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"];
         let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true))
@@ -87,7 +88,7 @@ impl Agent {
     }
 }
 
-fn loaded(step: Duration) -> Loaded {
+fn loaded(step: Duration) -> LoadedModel {
     let model = ModelInfo { context_length: 1 << 20, vocab_size: 1000, eos_token_ids: vec![] };
     let options = EngineOptions {
         total_blocks: 4096,
@@ -112,7 +113,7 @@ fn loaded(step: Duration) -> Loaded {
         total_blocks: options.total_blocks,
         computes: false,
     };
-    Loaded {
+    LoadedModel {
         model: ModelRecord {
             name: "m".into(),
             context_length: 1 << 16,
