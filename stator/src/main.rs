@@ -44,6 +44,7 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run(cli: Cli) -> anyhow::Result<()> {
+    // Signals are caught by each role that serves: the others end with Ctrl-C as they stand.
     match cli.role {
         Role::Up(role) => up::run(role.args, &cli.matches, Shutdown::on_signal()?).await,
         Role::Proxy(role) => stator_proxy::run(role.args.try_into()?, Shutdown::on_signal()?).await,

@@ -127,6 +127,7 @@ fn agent_line(
             line.push(value.into());
         }
     }
+    // Each agent has a socket of its own, and no port that another process may have.
     let at = |kind: &str| home.join(format!("{kind}-{number}")).display().to_string();
     let own = [
         ("workers", workers.to_string()),

@@ -122,6 +122,7 @@ impl RunOutcome {
                 && request.itl.is_none_or(|itl| itl <= slo.itl)
         });
         let good = good.count();
+        // A run of one request that fails at once has no length to divide by.
         let span_s = seconds(observations.span).max(1e-9);
         let complete = || workload.requests.iter().zip(requests).filter(|pair| pair.1.complete);
         let prompt: u64 = complete().map(|pair| u64::from(pair.0.prompt_tokens)).sum();

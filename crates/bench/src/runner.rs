@@ -228,6 +228,7 @@ impl Runner {
                 return; // The arguments are checked: conversations are text.
             };
             said.push((Speaker::User, text));
+            // Only a session's first request has a time of its own to be late for.
             let lag = if number == 0 { lag } else { Duration::ZERO };
             match self
                 .request(RequestInput::Conversation(&said), turn.output_tokens, lag, window)

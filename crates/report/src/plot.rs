@@ -111,6 +111,7 @@ impl Plot<'_> {
                 label(tick)
             );
         }
+        // After the grid, so that it is not crossed by it.
         let _ = writeln!(svg, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>");
         let (middle, low) = ((LEFT + right) / 2.0, HEIGHT - 8.0);
         let _ = writeln!(

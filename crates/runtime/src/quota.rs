@@ -27,7 +27,7 @@ struct Inner<K> {
 
 /// Reason why an amount was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Exhausted {
+pub enum QuotaRefusal {
     /// The owner holds its share already.
     #[error("the owner's share of {share} is taken")]
     Share {
@@ -73,8 +73,8 @@ impl<K: Clone + Debug + Eq + Hash> Quota<K> {
     ///
     /// # Errors
     ///
-    /// [`Exhausted`] where there is not enough.
-    pub fn take(&self, owner: Option<K>, amount: usize) -> Result<Hold<K>, Exhausted> {
+    /// [`QuotaRefusal`] where there is not enough.
+    pub fn take(&self, owner: Option<K>, amount: usize) -> Result<Hold<K>, QuotaRefusal> {
         let mut hold = self.hold(owner);
         hold.grow(amount)?;
         Ok(hold)
@@ -84,7 +84,7 @@ impl<K: Clone + Debug + Eq + Hash> Quota<K> {
         &'a self,
         owner: Option<&'a K>,
         amount: usize,
-    ) -> Result<Booking<'a, K>, Exhausted> {
+    ) -> Result<Booking<'a, K>, QuotaRefusal> {
         let amount = permits(amount) as usize;
         let (limit, share) = (self.0.limit, self.0.share);
         // Whoever may hold everything meets the limit alone.
@@ -92,7 +92,7 @@ impl<K: Clone + Debug + Eq + Hash> Quota<K> {
             let mut owners = self.0.owners.lock();
             let held = owners.get(owner).copied().unwrap_or(0) + amount;
             if held > share {
-                return Err(Exhausted::Share { share });
+                return Err(QuotaRefusal::Share { share });
             }
             owners.insert(owner.clone(), held);
         }
@@ -135,13 +135,13 @@ impl<K: Clone + Debug + Eq + Hash> Hold<K> {
     ///
     /// # Errors
     ///
-    /// [`Exhausted`] where there is not enough; nothing has changed then.
-    pub fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
+    /// [`QuotaRefusal`] where there is not enough; nothing has changed then.
+    pub fn grow(&mut self, more: usize) -> Result<(), QuotaRefusal> {
         let (booking, permits) = (self.quota.book(self.owner.as_ref(), more)?, permits(more));
         let Quota(inner) = &self.quota;
         match inner.room.try_acquire_many(permits) {
             Ok(permit) => permit.forget(),
-            Err(_) => return Err(Exhausted::Limit { limit: inner.limit }),
+            Err(_) => return Err(QuotaRefusal::Limit { limit: inner.limit }),
         }
         booking.keep();
         self.amount += permits as usize;
@@ -158,12 +158,12 @@ impl<K: Clone + Debug + Eq + Hash> Hold<K> {
     /// # Cancel safety
     ///
     /// Dropping the future takes nothing.
-    pub async fn grow_within(&mut self, more: usize, wait: Duration) -> Result<(), Exhausted> {
+    pub async fn grow_within(&mut self, more: usize, wait: Duration) -> Result<(), QuotaRefusal> {
         let (booking, permits) = (self.quota.book(self.owner.as_ref(), more)?, permits(more));
         let Quota(inner) = &self.quota;
         match tokio::time::timeout(wait, inner.room.acquire_many(permits)).await {
             Ok(Ok(permit)) => permit.forget(),
-            _ => return Err(Exhausted::Limit { limit: inner.limit }),
+            _ => return Err(QuotaRefusal::Limit { limit: inner.limit }),
         }
         booking.keep();
         self.amount += permits as usize;
@@ -220,9 +220,9 @@ mod tests {
     fn no_owner_takes_more_than_its_share() {
         let quota = Quota::new(10, 6);
         let mut one = quota.take(Some("a"), 4).unwrap();
-        assert_eq!(one.grow(3), Err(Exhausted::Share { share: 6 }));
+        assert_eq!(one.grow(3), Err(QuotaRefusal::Share { share: 6 }));
         assert_eq!(one.grow(2), Ok(()));
-        assert_eq!(quota.take(Some("b"), 5).unwrap_err(), Exhausted::Limit { limit: 10 });
+        assert_eq!(quota.take(Some("b"), 5).unwrap_err(), QuotaRefusal::Limit { limit: 10 });
         let other = quota.take(Some("b"), 4).unwrap();
         assert_eq!((quota.held(), quota.available()), (10, 0));
         drop((one, other));
@@ -246,8 +246,8 @@ mod tests {
         let quota = Quota::new(4, 4);
         let held = quota.take(Some(1), 4).unwrap();
         let mut late = quota.hold(Some(2));
-        assert_eq!(late.grow_within(1, WAIT).await, Err(Exhausted::Limit { limit: 4 }));
-        assert!(quota.take(Some(2), 4).is_err_and(|why| why == Exhausted::Limit { limit: 4 }));
+        assert_eq!(late.grow_within(1, WAIT).await, Err(QuotaRefusal::Limit { limit: 4 }));
+        assert!(quota.take(Some(2), 4).is_err_and(|why| why == QuotaRefusal::Limit { limit: 4 }));
         let waiting = tokio::spawn(async move { late.grow_within(3, WAIT).await.map(|()| late) });
         tokio::task::yield_now().await;
         drop(held);
@@ -260,7 +260,7 @@ mod tests {
         let quota = Quota::new(4, 2);
         let mut hold = quota.take(Some(1), 2).unwrap();
         let begin = tokio::time::Instant::now();
-        assert_eq!(hold.grow_within(1, WAIT).await, Err(Exhausted::Share { share: 2 }));
+        assert_eq!(hold.grow_within(1, WAIT).await, Err(QuotaRefusal::Share { share: 2 }));
         assert!(begin.elapsed().is_zero());
     }
 

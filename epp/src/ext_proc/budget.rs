@@ -3,7 +3,7 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use stator_runtime::quota::{Exhausted, Hold, Quota};
+use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ impl BodyShare {
     ///
     /// # Errors
     ///
-    /// [`Exhausted`] where no room has come by then.
-    pub(crate) async fn grow_within(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    /// [`QuotaRefusal`] where no room has come by then.
+    pub(crate) async fn grow_within(&mut self, bytes: usize) -> Result<(), QuotaRefusal> {
         let grown = self.hold.grow_within(bytes, ROOM_WAIT).await;
         let Inner { held_bytes, refused, .. } = &*self.budget.0;
         if grown.is_ok() {

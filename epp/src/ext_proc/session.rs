@@ -13,7 +13,7 @@ use futures::FutureExt;
 use http::HeaderMap;
 use hyper::body::Frame;
 use stator_epp_metrics::OpenStream;
-use stator_runtime::quota::Exhausted;
+use stator_runtime::quota::QuotaRefusal;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -35,7 +35,7 @@ const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);
 type Decision<W> = Pin<Box<dyn Future<Output = Result<RoutedRequest<W>, Refusal>> + Send>>;
 
 /// The share of a stream once it has grown, or has not.
-type Room = Pin<Box<dyn Future<Output = (BodyShare, Result<(), Exhausted>)> + Send>>;
+type Room = Pin<Box<dyn Future<Output = (BodyShare, Result<(), QuotaRefusal>)> + Send>>;
 
 /// One stream.
 pub(crate) struct Session<D: Director> {

@@ -6,7 +6,7 @@ use super::{Door, Visitor};
 use crate::space::Account;
 use prometheus_client::metrics::gauge::Gauge;
 use stator_api::openai::ApiError;
-use stator_runtime::quota::{Exhausted, Hold};
+use stator_runtime::quota::{Hold, QuotaRefusal};
 use std::time::Duration;
 
 /// Wait that a client is asked for where there is no room.
@@ -74,8 +74,8 @@ impl Door {
             self.metrics.bodies_refused.get_or_create(&Refusal { reason }).inc();
             let message = format!("the bodies of running requests have {limit} bytes, the limit");
             match why {
-                Exhausted::Limit { .. } => ApiError::unavailable(message, RETRY_AFTER),
-                Exhausted::Share { .. } => ApiError { message, ..too_much(limit) },
+                QuotaRefusal::Limit { .. } => ApiError::unavailable(message, RETRY_AFTER),
+                QuotaRefusal::Share { .. } => ApiError { message, ..too_much(limit) },
             }
         };
         admission.key_body.grow(bytes).map_err(|why| refused(why, "key"))?;
@@ -106,9 +106,9 @@ fn too_much(limit: usize) -> ApiError {
 }
 
 /// The limit that was met, and whose it is.
-fn limit(why: Exhausted, owner: &'static str) -> (usize, &'static str) {
+fn limit(why: QuotaRefusal, owner: &'static str) -> (usize, &'static str) {
     match why {
-        Exhausted::Share { share } => (share, owner),
-        Exhausted::Limit { limit } => (limit, "limit"),
+        QuotaRefusal::Share { share } => (share, owner),
+        QuotaRefusal::Limit { limit } => (limit, "limit"),
     }
 }

@@ -22,7 +22,7 @@ use metrics::Refusal;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use stator_runtime::log::Occurrences;
-use stator_runtime::quota::{Exhausted, Hold, Quota};
+use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ pub(crate) struct Visitor {
     /// none.
     address: Option<ClientAddress>,
     /// The exhausted limit because of which only probes are answered, if any.
-    pub(crate) probes_only: Option<Exhausted>,
+    pub(crate) probes_only: Option<QuotaRefusal>,
     _place: Hold<ClientAddress>,
     _counted: Counted,
 }
@@ -167,10 +167,10 @@ impl Door {
         Some(Visitor { address: owner, probes_only, _place: place, _counted: counted })
     }
 
-    fn turn_away(&self, address: IpAddr, why: Exhausted) {
+    fn turn_away(&self, address: IpAddr, why: QuotaRefusal) {
         let reason = match why {
-            Exhausted::Share { .. } => "address",
-            Exhausted::Limit { .. } => "limit",
+            QuotaRefusal::Share { .. } => "address",
+            QuotaRefusal::Limit { .. } => "limit",
         };
         self.metrics.connections_refused.get_or_create(&Refusal { reason }).inc();
         let count = self.turned_away.lock().note(Instant::now(), LOG_PERIOD);

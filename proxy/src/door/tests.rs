@@ -65,7 +65,7 @@ fn a_reserve_is_kept_for_probes_and_no_address_takes_it() {
     assert!(reserved.iter().all(|client| client.probes_only.is_some()));
     assert!(door.deadlines(&reserved[0]).idle <= RESERVE_TIMEOUT);
     let probe = door.enter(address(2)).expect("another address gets its probe in");
-    assert_eq!(probe.probes_only, Some(Exhausted::Limit { limit: 2 }));
+    assert_eq!(probe.probes_only, Some(QuotaRefusal::Limit { limit: 2 }));
     let refused = &door.metrics.connections_refused;
     let count = |reason| refused.get_or_create(&Refusal { reason }).get();
     // The first of them ended the filling.

@@ -2,7 +2,7 @@
 //! read is within its bounds and survives the wire.
 
 use bytes::{Bytes, BytesMut};
-use stator_zmtp::frame::{FrameDecoder, FrameLimits, Incoming, Malformed, encode, encode_command};
+use stator_zmtp::frame::{FrameDecoder, FrameError, FrameLimits, Traffic, encode, encode_command};
 
 const LIMITS: FrameLimits = FrameLimits { frames: 4, bytes: 64 };
 
@@ -13,12 +13,12 @@ pub(crate) fn run(wire: &[u8]) {
     for incoming in found.0 {
         let mut again = BytesMut::new();
         match &incoming {
-            Incoming::Message(frames) => {
+            Traffic::Message(frames) => {
                 assert!(!frames.is_empty() && frames.len() <= LIMITS.frames);
                 assert!(frames.iter().map(Bytes::len).sum::<usize>() <= LIMITS.bytes);
                 encode(frames, &mut again);
             }
-            Incoming::Command(name, data) => {
+            Traffic::Command(name, data) => {
                 let Ok(name) = std::str::from_utf8(name) else { continue };
                 encode_command(name, data, &mut again);
             }
@@ -27,7 +27,7 @@ pub(crate) fn run(wire: &[u8]) {
     }
 }
 
-fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Incoming>, Option<Malformed>) {
+fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Traffic>, Option<FrameError>) {
     let (mut decoder, mut input, mut found) =
         (FrameDecoder::new(LIMITS), BytesMut::new(), Vec::new());
     for piece in pieces {

@@ -102,6 +102,7 @@ impl Module {
             UseTree::Group(group) => {
                 group.items.iter().for_each(|tree| self.import(prefix, tree, shown_on));
             }
+            // A glob may show any name of its module: the need is that of the module itself.
             UseTree::Glob(_) => {
                 if let Some(path) = self.absolute_or_child(prefix) {
                     self.globs.push(path.clone());

@@ -10,7 +10,7 @@ use futures::stream::{self, Stream, StreamExt};
 use stator_protos::worker::events_server::Events;
 use stator_protos::worker::{EventMessage, EventsFrame, ReplayRequest, SubscribeRequest};
 use stator_runtime::Shutdown;
-use stator_runtime::quota::{Exhausted, Hold, Quota};
+use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use stator_runtime::tls::TlsPeer;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -104,7 +104,7 @@ fn check(prefixes: &[String]) -> Result<(), String> {
     })
 }
 
-fn full(what: &str, why: Exhausted) -> Status {
+fn full(what: &str, why: QuotaRefusal) -> Status {
     Status::resource_exhausted(format!("{what}: {why}"))
 }
 

@@ -7,7 +7,7 @@ use super::queue::{Message, Queue};
 use crate::metrics::AgentMetrics;
 use parking_lot::Mutex;
 use stator_runtime::Shutdown;
-use stator_runtime::quota::{Exhausted, Hold, Quota};
+use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use stator_runtime::shutdown::Trigger;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -62,12 +62,12 @@ impl Subscribers {
     ///
     /// # Errors
     ///
-    /// [`Exhausted`] where all places, or those of its address, are taken.
+    /// [`QuotaRefusal`] where all places, or those of its address, are taken.
     pub(crate) fn join(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         prefixes: Vec<String>,
-    ) -> Result<Subscription, Exhausted> {
+    ) -> Result<Subscription, QuotaRefusal> {
         let place = self.places.take(address, 1).inspect_err(|_| {
             self.metrics.subscribers_refused.inc();
         })?;
@@ -236,9 +236,9 @@ mod tests {
         let at = |n: usize| Some(IpAddr::from([10, 0, (n / PER_ADDRESS_MAX) as u8, 1]));
         let mut held: Vec<_> =
             (0..PER_ADDRESS_MAX).map(|n| all.join(at(n), vec![]).unwrap()).collect();
-        assert!(matches!(all.join(at(0), vec![]), Err(Exhausted::Share { .. })));
+        assert!(matches!(all.join(at(0), vec![]), Err(QuotaRefusal::Share { .. })));
         held.extend((PER_ADDRESS_MAX..SUBSCRIBERS_MAX).map(|n| all.join(at(n), vec![]).unwrap()));
-        assert!(matches!(all.join(None, vec![]), Err(Exhausted::Limit { .. })));
+        assert!(matches!(all.join(None, vec![]), Err(QuotaRefusal::Limit { .. })));
         assert_eq!(all.metrics.subscribers_refused.get(), 2);
         held.pop();
         assert!(all.join(None, vec![]).is_ok());

@@ -206,6 +206,7 @@ impl Maker {
 
     /// Source: the published shape of Mooncake's toolagent trace, clusters 0, 46 and 74.
     fn agent(&mut self, at: Ps) {
+        // Of a hundred calls 39 and 15 have a tool's prefix; the others are sessions.
         let kind = self.random.below(100);
         let number = match kind {
             0..39 => 1,

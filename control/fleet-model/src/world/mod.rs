@@ -250,6 +250,7 @@ impl<'a> World<'a> {
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Arrive { request } => {
+                // The edge is drawn here and not before: the order of arrivals decides the draws.
                 let flight = &mut self.flights[request as usize];
                 flight.arrived = self.now;
                 flight.edge = self.assigned.below(self.settings.edges.count) as u8;

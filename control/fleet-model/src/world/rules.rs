@@ -78,6 +78,7 @@ impl World<'_> {
                 self.broke(format!("worker {worker} leaves and is given request {request}"));
             }
         }
+        // A session may move only if its worker cannot take it.
         let last = self.sessions[session as usize].replace(choice.worker);
         let takes = |at: &Worker| at.listed && at.tenure == Tenure::Kept;
         let bound = last.filter(|last| takes(&self.workers[*last as usize]) && self.binds());

@@ -57,6 +57,7 @@ impl SimulateArgs {
             let (got, known) = (&self.fleet.timing, known.join(", "));
             faulty.0.push(format!("timing: {got:?} is none of {known}"));
         }
+        // An unknown preset is named already: the rest is checked with any that works.
         let kv_token_bytes = preset.map_or(1.0, |preset| preset.kv_token_bytes());
         let settings = FleetSettings {
             seed: self.seed,

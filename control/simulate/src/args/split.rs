@@ -50,6 +50,7 @@ impl SplitArgs {
         let (tokens, share) = (self.split_uncached_tokens, self.split_uncached_share);
         let limit = self.split_prefill_tokens;
         let asked = self.split;
+        // A threshold that its policy does not read would be ignored in silence.
         for (name, policy, given) in [
             ("split_uncached_tokens", SplitArg::Uncached, tokens.is_some()),
             ("split_uncached_share", SplitArg::Uncached, share.is_some()),

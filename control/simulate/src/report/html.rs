@@ -14,6 +14,7 @@ pub(crate) fn html(command: &str, outcomes: &[RunOutcome]) -> String {
     page.text(command);
     page.table("Results", &table::table(outcomes));
     page.note(&table::notes(outcomes));
+    // Eight plots have the same lines: one key for all of them.
     page.key(outcomes.iter().map(|run| format!("{}, seed {}", run.policy, run.seed)));
     let waiting = |point: &FleetPoint| f64::from(point.held + point.waiting);
     let longest = |point: &FleetPoint| f64::from(point.longest);

@@ -78,6 +78,7 @@ impl LoadClient {
         }
         let uri = self.target.path("/v1/models")?;
         let name = format!("http://{}{uri}", self.target.authority);
+        // The time limit holds for the whole answer, not only its head.
         let answer = async {
             let head = self.head("GET", &uri).finish(None);
             let answer = self.links.send(&head, b"").await.map_err(failure::of_http)?;

@@ -190,6 +190,7 @@ impl Report {
         let Measurement { model, started_at, window, record, unfinished, processes, machine } =
             measured;
         let window_s = window.as_secs_f64();
+        // What was cut off cost the server something too, but nobody knows how much.
         let ended = record.succeeded + record.failed;
         let cost = |cost| process(cost, ended, record.output_tokens);
         Self {

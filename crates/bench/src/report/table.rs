@@ -33,6 +33,7 @@ pub(super) fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ("model", report.model.clone()),
         ("requests", requests(report)),
     ];
+    // A line for each kind: their counts tell whether a server was overloaded or broken.
     let failures = report.requests.failures.iter();
     facts.extend(failures.map(|(kind, count)| ("failure", format!("{} × {kind}", whole(*count)))));
     let rates = &report.throughput;

@@ -107,6 +107,7 @@ impl Workload {
     /// When arguments contradict each other, or the trace cannot be read.
     pub fn new(args: &LoadArgs) -> Result<Self> {
         let content = content(args)?;
+        // The warm-up has prompts of its own, so that it leaves nothing for the measurement to reuse.
         let warmup = Synthetic::new(
             &args.prompt,
             content.clone(),

@@ -27,7 +27,7 @@ pub use connection::{Connection, Response};
 pub use error::HttpError;
 pub use links::{Answer, AnswerBody, LinkSettings, Links};
 pub use origin::Origin;
-pub use replay::{Replayed, replay};
+pub use replay::{ReplayedResponse, replay};
 pub use request::{Bearer, RequestHead, request};
 pub use tls::{TlsError, TlsOptions};
 pub use url::{Url, UrlError};

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 /// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayedResponse {
     /// The status.
     pub status: u16,
     /// The target of a redirection.
@@ -24,7 +24,7 @@ pub struct Replayed {
 pub fn replay<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
     limit: usize,
-) -> Result<Replayed, HttpError> {
+) -> Result<ReplayedResponse, HttpError> {
     let (mut bytes, mut answer, mut body) = (Vec::new(), None::<AnswerHead>, Vec::new());
     for piece in pieces {
         bytes.extend_from_slice(piece);
@@ -45,5 +45,5 @@ pub fn replay<'a>(
     let whole = answer.filter(|head| head.framing.may_end());
     let AnswerHead { status, location, .. } =
         whole.ok_or_else(|| HttpError::Broken(ErrorKind::UnexpectedEof.into()))?;
-    Ok(Replayed { status: status.as_u16(), location, body })
+    Ok(ReplayedResponse { status: status.as_u16(), location, body })
 }

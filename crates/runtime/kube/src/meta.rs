@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// An object of which `Spec` and `Status` are read; [`Ignored`] stands for either.
+/// An object of which `Spec` and `Status` are read; [`NoFields`] stands for either.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, bound = "Spec: Default + DeserializeOwned, Status: Default + DeserializeOwned")]
-pub struct Object<Spec = Ignored, Status = Ignored> {
+pub struct Object<Spec = NoFields, Status = NoFields> {
     /// Name, identity, labels and times.
     pub metadata: Metadata,
     /// The state that is wanted.
@@ -19,7 +19,7 @@ pub struct Object<Spec = Ignored, Status = Ignored> {
 
 /// A part of an object that is not read.
 #[derive(Debug, Default, Deserialize)]
-pub struct Ignored {}
+pub struct NoFields {}
 
 /// Metadata of every object.
 #[derive(Debug, Default, Deserialize)]

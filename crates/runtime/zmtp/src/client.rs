@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::connection::PeerConnection;
 use crate::endpoint::connect;
-use crate::frame::{FrameLimits, Incoming, Message};
+use crate::frame::{FrameLimits, Message, Traffic};
 use crate::handshake::SocketKind;
 use crate::server::SocketServer;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -64,7 +64,7 @@ fn put_subscription(connection: &mut PeerConnection, prefix: &[u8]) {
 async fn next_message(connection: &mut PeerConnection) -> Result<Message, Error> {
     loop {
         // What other commands there may be, needs no answer.
-        if let Incoming::Message(frames) = connection.next().await? {
+        if let Traffic::Message(frames) = connection.next().await? {
             return Ok(frames);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::endpoint::Halves;
-use crate::frame::{FrameDecoder, FrameLimits, Incoming, encode, encode_command};
+use crate::frame::{FrameDecoder, FrameLimits, Traffic, encode, encode_command};
 use crate::handshake::{
     GREETING_BYTES, SocketKind, VERSION_BYTES, check_greeting, check_ready, check_version,
     encode_ready, greeting,
@@ -89,8 +89,8 @@ impl PeerConnection {
         self.minor_version = check_greeting(&theirs)?;
         encode_ready(kind, &mut self.output);
         match self.next().await? {
-            Incoming::Command(name, data) => check_ready(kind, &name, data),
-            Incoming::Message(_) => Err(Error::Unfit("does not say who it is".into())),
+            Traffic::Command(name, data) => check_ready(kind, &name, data),
+            Traffic::Message(_) => Err(Error::Unfit("does not say who it is".into())),
         }
     }
 
@@ -108,7 +108,7 @@ impl PeerConnection {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Incoming, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Traffic, Error> {
         loop {
             match self.come()? {
                 Some(incoming) => return Ok(incoming),
@@ -118,7 +118,7 @@ impl PeerConnection {
     }
 
     /// As [`PeerConnection::next`], but `None` as soon as there is nothing left to write.
-    pub(crate) async fn next_or_written(&mut self) -> Result<Option<Incoming>, Error> {
+    pub(crate) async fn next_or_written(&mut self) -> Result<Option<Traffic>, Error> {
         loop {
             match self.come()? {
                 Some(incoming) => return Ok(Some(incoming)),
@@ -129,11 +129,11 @@ impl PeerConnection {
     }
 
     /// Next message or command that has arrived already.
-    fn come(&mut self) -> Result<Option<Incoming>, Error> {
+    fn come(&mut self) -> Result<Option<Traffic>, Error> {
         loop {
             match self.decoder.decode(&mut self.input)? {
-                Some(Incoming::Command(name, data)) if name == "PING" => self.pong(&data),
-                Some(Incoming::Command(name, _)) if name == "PONG" => {}
+                Some(Traffic::Command(name, data)) if name == "PING" => self.pong(&data),
+                Some(Traffic::Command(name, _)) if name == "PONG" => {}
                 come => return Ok(come),
             }
         }

@@ -22,7 +22,7 @@ pub struct FrameLimits {
 
 /// Bytes that are no frames, or break our bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum FrameError {
     /// Flags that nobody defined.
     #[error("a frame has the flags {0:#04x}")]
     Flags(u8),
@@ -39,7 +39,7 @@ pub enum Malformed {
 
 /// Unit read from the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Incoming {
+pub enum Traffic {
     /// A whole message.
     Message(Message),
     /// A command's name and what follows it.
@@ -65,17 +65,17 @@ impl FrameDecoder {
     ///
     /// # Errors
     ///
-    /// [`Malformed`]; what follows in `input` means nothing then.
-    pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Incoming>, Malformed> {
+    /// [`FrameError`]; what follows in `input` means nothing then.
+    pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Traffic>, FrameError> {
         loop {
             let Some((flags, header, length)) = head(input)? else { return Ok(None) };
             let is_command = flags & COMMAND != 0;
             // Limits first: a length that a peer claims must not make the buffer grow.
             let limit = self.limits.bytes - if is_command { 0 } else { self.bytes };
             let length = usize::try_from(length).ok().filter(|length| *length <= limit);
-            let length = length.ok_or(Malformed::Bytes(self.limits.bytes))?;
+            let length = length.ok_or(FrameError::Bytes(self.limits.bytes))?;
             if self.frames.len() == self.limits.frames && !is_command {
-                return Err(Malformed::Frames(self.limits.frames));
+                return Err(FrameError::Frames(self.limits.frames));
             }
             if input.len() < header + length {
                 return Ok(None);
@@ -89,17 +89,17 @@ impl FrameDecoder {
             self.frames.push(content);
             if flags & MORE == 0 {
                 self.bytes = 0;
-                return Ok(Some(Incoming::Message(std::mem::take(&mut self.frames))));
+                return Ok(Some(Traffic::Message(std::mem::take(&mut self.frames))));
             }
         }
     }
 }
 
 /// The flags of the frame at the front, and how long its head and its content are.
-fn head(input: &[u8]) -> Result<Option<(u8, usize, u64)>, Malformed> {
+fn head(input: &[u8]) -> Result<Option<(u8, usize, u64)>, FrameError> {
     let Some((&flags, rest)) = input.split_first() else { return Ok(None) };
     if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
-        return Err(Malformed::Flags(flags));
+        return Err(FrameError::Flags(flags));
     }
     Ok(match flags & LONG {
         0 => rest.first().map(|length| (flags, 2, u64::from(*length))),
@@ -107,13 +107,13 @@ fn head(input: &[u8]) -> Result<Option<(u8, usize, u64)>, Malformed> {
     })
 }
 
-fn command(mut content: Bytes) -> Result<Incoming, Malformed> {
-    let length = content.first().map(|length| usize::from(*length)).ok_or(Malformed::Command)?;
+fn command(mut content: Bytes) -> Result<Traffic, FrameError> {
+    let length = content.first().map(|length| usize::from(*length)).ok_or(FrameError::Command)?;
     content.advance(1);
     if content.len() < length {
-        return Err(Malformed::Command);
+        return Err(FrameError::Command);
     }
-    Ok(Incoming::Command(content.split_to(length), content))
+    Ok(Traffic::Command(content.split_to(length), content))
 }
 
 /// Appends a message as it goes over the wire.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     /// Everything that comes of bytes that arrive in pieces.
-    fn decode_all(pieces: &[&[u8]]) -> Result<Vec<Incoming>, Malformed> {
+    fn decode_all(pieces: &[&[u8]]) -> Result<Vec<Traffic>, FrameError> {
         let (mut decoder, mut input, mut found) =
             (FrameDecoder::new(LIMITS), BytesMut::new(), Vec::new());
         for piece in pieces {
@@ -185,23 +185,23 @@ mod tests {
 
     #[test]
     fn what_breaks_the_protocol_or_its_bounds_is_refused() {
-        assert_eq!(decode_all(&[&[8, 0]]), Err(Malformed::Flags(8)));
-        assert_eq!(decode_all(&[&[5, 0]]), Err(Malformed::Flags(5)));
-        assert_eq!(decode_all(&[&[1, 0].repeat(5)]), Err(Malformed::Frames(4)));
-        assert_eq!(decode_all(&[&[4, 0]]), Err(Malformed::Command));
-        assert_eq!(decode_all(&[&[4, 2, 2, b'A']]), Err(Malformed::Command));
+        assert_eq!(decode_all(&[&[8, 0]]), Err(FrameError::Flags(8)));
+        assert_eq!(decode_all(&[&[5, 0]]), Err(FrameError::Flags(5)));
+        assert_eq!(decode_all(&[&[1, 0].repeat(5)]), Err(FrameError::Frames(4)));
+        assert_eq!(decode_all(&[&[4, 0]]), Err(FrameError::Command));
+        assert_eq!(decode_all(&[&[4, 2, 2, b'A']]), Err(FrameError::Command));
         let huge = [2, 255, 255, 255, 255, 255, 255, 255, 255];
-        assert_eq!(decode_all(&[&huge]), Err(Malformed::Bytes(1000)));
+        assert_eq!(decode_all(&[&huge]), Err(FrameError::Bytes(1000)));
         let mut two = BytesMut::new();
         encode(&[Bytes::from(vec![0; 600]), Bytes::from(vec![0; 401])], &mut two);
-        assert_eq!(decode_all(&[&two]), Err(Malformed::Bytes(1000)));
+        assert_eq!(decode_all(&[&two]), Err(FrameError::Bytes(1000)));
     }
 
     #[test]
     fn a_command_may_come_between_the_frames_of_a_message() {
         let found = decode_all(&[b"\x01\x01a", b"\x04\x05\x04PING", b"\x00\x01b"]);
-        let ping = Incoming::Command(bytes("PING"), Bytes::new());
-        assert_eq!(found, Ok(vec![ping, Incoming::Message(vec![bytes("a"), bytes("b")])]));
+        let ping = Traffic::Command(bytes("PING"), Bytes::new());
+        assert_eq!(found, Ok(vec![ping, Traffic::Message(vec![bytes("a"), bytes("b")])]));
     }
 
     proptest! {
@@ -218,7 +218,7 @@ mod tests {
             let mut wire = BytesMut::new();
             messages.iter().for_each(|frames| encode(frames, &mut wire));
             let pieces: Vec<&[u8]> = wire.chunks(size).collect();
-            let expected = messages.into_iter().map(Incoming::Message).collect();
+            let expected = messages.into_iter().map(Traffic::Message).collect();
             prop_assert_eq!(decode_all(&pieces), Ok(expected));
         }
 

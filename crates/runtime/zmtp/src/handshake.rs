@@ -145,7 +145,7 @@ fn take(data: &mut Bytes, length: usize) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{FrameDecoder, FrameLimits, Incoming};
+    use crate::frame::{FrameDecoder, FrameLimits, Traffic};
 
     fn begin(version: u8) -> [u8; VERSION_BYTES] {
         [0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, version]
@@ -185,7 +185,7 @@ mod tests {
                 let mut wire = BytesMut::new();
                 encode_ready(theirs, &mut wire);
                 let mut decoder = FrameDecoder::new(FrameLimits { frames: 1, bytes: 100 });
-                let Ok(Some(Incoming::Command(name, data))) = decoder.decode(&mut wire) else {
+                let Ok(Some(Traffic::Command(name, data))) = decoder.decode(&mut wire) else {
                     panic!("a command");
                 };
                 assert!(check_ready(ours, &name, data).is_ok());

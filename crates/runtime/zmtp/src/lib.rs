@@ -27,7 +27,7 @@ mod seats;
 mod server;
 
 pub use client::{Collector, Dealer, Subscriber};
-pub use frame::{Malformed, Message};
+pub use frame::{FrameError, Message};
 pub use outbox::Gone;
 pub use publisher::Publisher;
 pub use router::{ReplyPath, Router, RouterRequest};
@@ -49,7 +49,7 @@ pub enum Error {
     Closed,
     /// The peer breaks the protocol or our bounds.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] FrameError),
     /// The peer is something else than we need.
     #[error("the peer {0}")]
     Unfit(String),

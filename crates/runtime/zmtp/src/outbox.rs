@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::connection::PeerConnection;
-use crate::frame::Incoming;
+use crate::frame::Traffic;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ impl PeerOutbox {
     /// # Errors
     ///
     /// As [`PeerConnection::next`].
-    pub(crate) async fn serve(&self, to: &mut PeerConnection) -> Result<Option<Incoming>, Error> {
+    pub(crate) async fn serve(&self, to: &mut PeerConnection) -> Result<Option<Traffic>, Error> {
         // First what it has already: only the rest waits within bounds.
         if !to.output().is_empty() {
             return to.next_or_written().await;

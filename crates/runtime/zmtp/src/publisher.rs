@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::connection::PeerConnection;
 use crate::endpoint::{Halves, connect};
-use crate::frame::{FrameLimits, Incoming, encode};
+use crate::frame::{FrameLimits, Traffic, encode};
 use crate::handshake::SocketKind;
 use crate::outbox::PeerOutbox;
 use crate::seats::SeatUsage;
@@ -101,14 +101,14 @@ impl Peer {
     }
 
     /// Obeys what a subscriber says: a command since 3.1, a message before.
-    fn hear(&self, incoming: Incoming) -> Result<(), Error> {
+    fn hear(&self, incoming: Traffic) -> Result<(), Error> {
         let (begins, prefix) = match incoming {
-            Incoming::Command(name, prefix) if name == "SUBSCRIBE" => (true, prefix),
-            Incoming::Command(name, prefix) if name == "CANCEL" => (false, prefix),
-            Incoming::Message(frames) if frames[0].first() == Some(&1) => {
+            Traffic::Command(name, prefix) if name == "SUBSCRIBE" => (true, prefix),
+            Traffic::Command(name, prefix) if name == "CANCEL" => (false, prefix),
+            Traffic::Message(frames) if frames[0].first() == Some(&1) => {
                 (true, frames[0].slice(1..))
             }
-            Incoming::Message(frames) if frames[0].first() == Some(&0) => {
+            Traffic::Message(frames) if frames[0].first() == Some(&0) => {
                 (false, frames[0].slice(1..))
             }
             _ => return Ok(()),

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::connection::PeerConnection;
 use crate::endpoint::Halves;
-use crate::frame::{FrameLimits, Incoming, Message, encode};
+use crate::frame::{FrameLimits, Message, Traffic, encode};
 use crate::handshake::SocketKind;
 use crate::outbox::{Gone, PeerOutbox};
 use crate::seats::SeatUsage;
@@ -111,7 +111,7 @@ async fn serve(
     let mut connection = connection.counted(usage.clone());
     let open = Open(Arc::new(PeerOutbox::new(ANSWERS_MAX.0, ANSWERS_MAX.1)));
     loop {
-        if let Some(Incoming::Message(frames)) = open.0.serve(&mut connection).await? {
+        if let Some(Traffic::Message(frames)) = open.0.serve(&mut connection).await? {
             usage.asked();
             let request = RouterRequest { frames, address, reply: ReplyPath(open.0.clone()) };
             if requests.send(request).await.is_err() {

@@ -5,7 +5,7 @@ use super::resource::POOL_GROUP;
 use crate::{AppProtocol, PORTS_MAX, Pod, PoolSpec, Rewrite, RewriteRule, RewriteTarget};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use stator_kube::meta::{Condition, Ignored, Metadata, Object};
+use stator_kube::meta::{Condition, Metadata, NoFields, Object};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
 ///
 /// If it is not one.
 pub(crate) fn node(json: &str, wanted: &[String]) -> serde_json::Result<Option<Labels>> {
-    let (metadata, _) = object::<Ignored>(json)?;
+    let (metadata, _) = object::<NoFields>(json)?;
     let labels = metadata.labels.into_iter().filter(|(name, _)| wanted.contains(name));
     Ok(Some(Arc::new(labels.collect())))
 }

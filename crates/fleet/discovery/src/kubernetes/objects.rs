@@ -5,7 +5,7 @@ use crate::record::decode_unleased;
 use crate::roster::Read;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stator_kube::meta::{Condition, Ignored, Object, ObjectReference};
+use stator_kube::meta::{Condition, NoFields, Object, ObjectReference};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub(super) fn listed_pod(json: &str) -> serde_json::Result<Option<Vec<ListedPod>
         #[serde(default)]
         conditions: Vec<Condition>,
     }
-    let Object { metadata, status, .. }: Object<Ignored, Status> = serde_json::from_str(json)?;
+    let Object { metadata, status, .. }: Object<NoFields, Status> = serde_json::from_str(json)?;
     let is_ready = Condition::is_ready(&status.conditions);
     Ok((!metadata.is_deleting()).then(|| vec![ListedPod { uid: metadata.uid, is_ready }]))
 }
