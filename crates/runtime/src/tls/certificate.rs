@@ -1,7 +1,8 @@
 //! Certificates: made in memory, or parsed from the text of PEM files.
 
-use super::reload::{CHAIN, KEY, Material, PemPair};
-use super::{TlsError, provider};
+use super::error::TlsError;
+use super::material::{CHAIN, KEY, Material, PemPair};
+use super::suites::provider;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;

@@ -1,7 +1,8 @@
 //! TLS for clients: whom to trust, and who we are.
 
-use super::reload::{CHAIN, KEY, PemPair, read};
-use super::{TlsError, certificate, provider};
+use super::material::{CHAIN, KEY, PemPair, read};
+use super::suites::provider;
+use super::{TlsError, certificate};
 use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};

@@ -4,7 +4,8 @@
 //! symbolic link. New connections use what was read last; open ones go on with what they began
 //! with.
 
-use super::{CertificateSource, ServerSettings, TlsError, certificate};
+use super::material::Material;
+use super::{ServerSettings, TlsError, certificate};
 use crate::Shutdown;
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -13,17 +14,11 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of looks at the files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(3);
-
-/// The file of a folder that holds the certificate and its chain.
-pub(super) const CHAIN: &str = "tls.crt";
-/// The file of a folder that holds the private key.
-pub(super) const KEY: &str = "tls.key";
 
 /// Keeps the certificate and the authorities of clients as fresh as their files.
 pub struct Reload {
@@ -33,22 +28,6 @@ pub struct Reload {
     seen: Result<Material, String>,
     certificate: Arc<Certificate>,
     clients: Option<Arc<Clients>>,
-}
-
-/// The text of all files. Holds the private key, hence no `Debug`.
-#[derive(PartialEq)]
-pub(super) struct Material {
-    /// None where the certificate is of our own making.
-    pub pair: Option<PemPair>,
-    client_ca: Option<Vec<u8>>,
-}
-
-/// Certificate and key as a folder holds them.
-#[derive(PartialEq)]
-pub(super) struct PemPair {
-    pub folder: PathBuf,
-    pub chain: Vec<u8>,
-    pub key: Vec<u8>,
 }
 
 /// The certificate that new connections are shown.
@@ -132,29 +111,6 @@ impl Reload {
     }
 }
 
-impl Material {
-    pub(super) fn read(settings: &ServerSettings) -> Result<Self, TlsError> {
-        let pair = match &settings.certificate {
-            CertificateSource::Folder(folder) => Some(PemPair {
-                folder: folder.clone(),
-                chain: read(folder.join(CHAIN))?,
-                key: read(folder.join(KEY))?,
-            }),
-            CertificateSource::SelfSigned { .. } => None,
-        };
-        let client_ca = settings.client_ca.clone().map(read).transpose()?;
-        Ok(Self { pair, client_ca })
-    }
-
-    /// Path and text of the authorities of clients.
-    pub(super) fn client_ca<'a>(
-        &'a self,
-        settings: &'a ServerSettings,
-    ) -> Option<(&'a Path, &'a [u8])> {
-        Some((settings.client_ca.as_deref()?, self.client_ca.as_deref()?))
-    }
-}
-
 impl Certificate {
     pub(super) fn new(certified: Arc<CertifiedKey>) -> Self {
         Self(ArcSwap::new(certified))
@@ -209,8 +165,4 @@ impl ClientCertVerifier for Clients {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.load().supported_verify_schemes()
     }
-}
-
-pub(super) fn read(path: PathBuf) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(&path).map_err(|error| TlsError::Read { path, error })
 }

@@ -1,6 +1,6 @@
 //! Cipher suites that an operator can choose.
 
-use super::CertificateSource;
+use super::settings::CertificateSource;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::{CryptoProvider, ring};
 use std::sync::Arc;
@@ -68,6 +68,12 @@ fn supported() -> Vec<String> {
 fn name(suite: SupportedCipherSuite) -> String {
     let name = suite.suite().as_str().unwrap_or_default();
     name.strip_prefix("TLS13_").map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))
+}
+
+/// The cryptography of our own servers: named outright, so that it does not depend on what is
+/// installed for others.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
 }
 
 #[cfg(test)]

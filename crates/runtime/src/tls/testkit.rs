@@ -1,8 +1,9 @@
 //! Fixtures of the TLS tests: authorities, files, an echo server and its clients.
 
+use super::suites::provider;
 use super::{
     CertificateSource, CipherSuites, Connection, Listener, Reload, ServerSettings, Version,
-    provider, server_config_with,
+    server_config_with,
 };
 use prometheus_client::metrics::counter::Counter;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};

@@ -1,10 +1,11 @@
 //! Real handshakes over loopback sockets.
 
-use super::reload::Material;
+use super::material::Material;
+use super::suites::provider;
 use super::testkit::{Authority, Echo, client, settings};
 use super::{
     CertificateSource, Listener, RELOAD_INTERVAL, ServerSettings, TlsError, TlsPeer, Version,
-    certificate, install_provider, provider, server_config,
+    certificate, install_provider, server_config,
 };
 use crate::Shutdown;
 use crate::dial::{Dial, DialArgs};
