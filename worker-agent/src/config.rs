@@ -141,6 +141,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
         let zmq = planes.zmq.listen(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
         let discovery = faults.keep_one(discovery);
+        // Every fault is reported at once, so that nobody mends flags one start at a time.
         faults.none()?;
         let (Some(engine), Some(listen), Some(discovery)) = (engine, listen, discovery) else {
             unreachable!("a missing part is a fault, and faults were reported")

@@ -162,6 +162,7 @@ impl<S: Members + KvSink> AgentTask<S> {
             self.workers.remove(&worker);
             self.sink.leave(worker, &self.client);
         }
+        // A contested worker is tried again with every change, and warned of once.
         let was_contested = std::mem::take(&mut self.contested);
         for worker in &record.workers {
             let publishes_events = record.model.takes_tokens();
@@ -259,6 +260,7 @@ impl<S: Members + KvSink> AgentTask<S> {
 
     fn answer(&mut self, answer: Answer) {
         let Answer { worker, generation, content } = answer;
+        // An answer about an earlier life says nothing of this one.
         if self.workers.get(&worker).is_none_or(|followed| followed.generation != generation) {
             return;
         }

@@ -44,6 +44,7 @@ async fn follow_once(
             return Err(FeedLoss::NeverConnected(reason));
         }
     };
+    // Said before the first message: what was missed before it is found by its number.
     if news.send(News::Subscribed).await.is_err() {
         return Ok(());
     }

@@ -312,6 +312,7 @@ impl<P: Pools> Keeper<P> {
             workers = record.workers.len(),
             "agent found"
         );
+        // The task of the agent hears of later records here; dropping the agent ends the task.
         let (sender, receiver) = watch::channel(record.clone());
         let mut tasks = JoinSet::new();
         let task = AgentTask::new(pool.clone(), client.clone(), receiver, self.metrics.clone());

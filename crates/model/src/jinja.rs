@@ -10,7 +10,7 @@ mod filters;
 mod operators;
 mod rewrite;
 
-pub(crate) use compiled::Compiled;
+pub(crate) use compiled::CompiledTemplate;
 
 use super::python::{self, JsonStyle};
 use filters::Growth;
@@ -25,15 +25,15 @@ const FUEL: u64 = 5_000_000;
 const RECURSION_MAX: usize = 200;
 /// A template's own refusal, by `raise_exception`.
 #[derive(Debug)]
-pub(crate) struct Raised(pub(crate) String);
+pub(crate) struct TemplateException(pub(crate) String);
 
-impl std::fmt::Display for Raised {
+impl std::fmt::Display for TemplateException {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Raised {}
+impl std::error::Error for TemplateException {}
 
 /// The engine with everything that `transformers` gives to templates, and without a template: one
 /// that includes or extends another fails.
@@ -62,7 +62,8 @@ pub(crate) fn environment() -> Environment<'static> {
         Ok(Value::from(python::to_json(&value, &style)?))
     });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
+        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception")
+            .with_source(TemplateException(message)))
     });
     environment
 }

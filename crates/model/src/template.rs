@@ -10,7 +10,7 @@ pub use super::jinja::budget::{BUDGET_BYTES, BUDGET_PER_INPUT_BYTE};
 
 use super::context::{self, TemplateDialect};
 use super::error::PromptError;
-use super::jinja::{Compiled, Raised, budget, environment};
+use super::jinja::{CompiledTemplate, TemplateException, budget, environment};
 use super::strftime::strftime;
 use minijinja::value::Value;
 use minijinja::{Environment, Error};
@@ -26,9 +26,9 @@ const OPEN_TAG: &str = "\u{f8ff}open\u{f8ff} ";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    default: Compiled,
+    default: CompiledTemplate,
     /// The template for requests with tools, where there is a second one.
-    tool_use: Option<Compiled>,
+    tool_use: Option<CompiledTemplate>,
     dialect: TemplateDialect,
     /// Only then is a clock needed.
     clock: bool,
@@ -60,7 +60,7 @@ impl ChatTemplate {
             developer |= source.contains("developer");
             let source = replace_generation_tags(&source).into_owned();
             let describe = |error: Error| format!("chat template {name:?}: {}", describe(&error));
-            let compiled = Compiled::compile(source).map_err(describe)?;
+            let compiled = CompiledTemplate::compile(source).map_err(describe)?;
             match &*name {
                 DEFAULT => default = Some(compiled),
                 TOOL_USE => tool_use = Some(compiled),
@@ -225,7 +225,7 @@ const MESSAGE_MAX_BYTES: usize = 1024;
 fn refusal(error: &Error) -> PromptError {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        if let Some(Raised(message)) = cause.downcast_ref() {
+        if let Some(TemplateException(message)) = cause.downcast_ref() {
             let message = format!("the chat template refuses the messages: {}", shortened(message));
             return PromptError::Template(message);
         }

@@ -15,7 +15,7 @@ pub trait Compute: Send {
     /// Computes the items of one step and writes one result per item, in order, to `results`,
     /// which is empty. Returns how long the step is to take where time is simulated, zero where
     /// it took its time.
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration;
+    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration;
 
     /// Gives the memory of all KV back until the next step. No block holds any.
     fn release(&mut self);
@@ -74,7 +74,7 @@ impl Draw<'_> {
 
 /// Results of a step for one item.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Computed {
+pub struct ItemResult {
     /// The next token, where the item asked to draw one.
     pub token: Option<u32>,
     /// With the token, where the request asked for logprobs.

@@ -70,6 +70,7 @@ impl Planes {
         agent_id: String,
         generation: Generation,
     ) -> AgentRecord {
+        // The identities of workers follow from the agent's, so that a restarted agent has the same.
         let workers = served.workers.iter().map(|place| WorkerRecord {
             worker: WorkerRank {
                 worker: identity::worker_id(&agent_id, place.engine),

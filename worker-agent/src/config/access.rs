@@ -151,6 +151,7 @@ impl AccessArgs {
             let others = "operations-token, operations-token-file and operations-clients";
             faults.push(format!("operations-open: excludes {others}"));
         }
+        // A plane that this machine alone reaches, or that is opened on purpose, is for everyone.
         match listen {
             _ if known => Operators::Known { token, clients },
             Some(Listen::Tcp(address)) if !address.ip().is_loopback() && !self.operations_open => {

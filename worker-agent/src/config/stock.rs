@@ -95,6 +95,7 @@ impl StockSettings {
         }
         let handover_key = faults.keep_one(stock.trtllm.handover_key()).flatten();
         stock.check_use(kind, &engine, &mut faults);
+        // All faults at once, so that nobody mends flags one start at a time.
         faults.none()?;
         let seconds = Duration::from_secs;
         Ok(Self {

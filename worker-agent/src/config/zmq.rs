@@ -62,6 +62,7 @@ impl ZmqArgs {
                      for stock subscribers"
                 )),
                 Ok(open) => exposed |= open,
+                // One fault is enough for an endpoint that cannot be read.
                 Err(fault) => {
                     exposed = true;
                     faults.0.push(fault);

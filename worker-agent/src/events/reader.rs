@@ -26,7 +26,7 @@ pub(super) struct ReplayRange {
 /// The log has forgotten a batch after it gave the one before: the replay is a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log forgot batch {number} meanwhile")]
-pub(super) struct Forgotten {
+pub(super) struct LogGap {
     number: u64,
 }
 
@@ -57,8 +57,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`Forgotten`] where the rest is lost.
-    pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Message>>, Forgotten> {
+    /// [`LogGap`] where the rest is lost.
+    pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Message>>, LogGap> {
         loop {
             let Some(position) = &mut self.open else {
                 let Some(entry) = self.logs.next() else { return Ok(None) };
@@ -75,14 +75,14 @@ impl Reader {
 }
 
 impl Position {
-    fn read(&mut self, bytes_max: usize) -> Result<Option<Vec<Message>>, Forgotten> {
+    fn read(&mut self, bytes_max: usize) -> Result<Option<Vec<Message>>, LogGap> {
         if self.next >= self.end {
             return Ok(None);
         }
         let part = self.entry.log.lock().part(self.next, BATCHES, bytes_max);
         let first = part.first().map(|(first, _)| *first);
         if self.begun && first != Some(self.next) {
-            return Err(Forgotten { number: self.next });
+            return Err(LogGap { number: self.next });
         }
         let Some(first) = first else { return Ok(None) };
         (self.next, self.begun) = (first + part.len() as u64, true);
@@ -139,7 +139,7 @@ mod tests {
         for _ in 0..3 {
             entry.log.lock().append(Bytes::from_static(&[0; 8]));
         }
-        assert_eq!(reader.next(1), Err(Forgotten { number: 1 }));
+        assert_eq!(reader.next(1), Err(LogGap { number: 1 }));
     }
 
     proptest! {

@@ -45,6 +45,7 @@ pub(crate) async fn run(
                     }
                 }
             },
+            // The end of a replay is the turn of the next that waits.
             Some(reply) = replays.ended() => turns.done(&reply),
             () = ended.wait() => break,
         }

@@ -198,6 +198,7 @@ impl PromptFetches {
             self.pairing.metrics.prefills.count(by);
             return Some(request);
         }
+        // Only the blocks behind those that are here already are asked for.
         let (key, blocks) = (request.key, reusable.held..reusable.names.len());
         let fetch = PromptFetch {
             prefill_agents: self.pairing.prefill_agents.clone(),
@@ -269,6 +270,7 @@ impl PromptFetches {
         if let Some((by, why)) = missing {
             tracing::warn!(why, "the prompt did not come");
             metrics.prefills.count(by);
+            // A part of a prompt saves work, and yet the pair has failed: the proxy should hear so.
             outcome = PromptOutcome { failed: true, ..PromptOutcome::default() };
         } else {
             metrics.prefills.count(PrefilledBy::prefill_worker);

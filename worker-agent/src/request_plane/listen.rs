@@ -44,6 +44,7 @@ pub(crate) fn request_plane(
             Ok((Listener::Tcp(listener), endpoint))
         }
         Listen::Unix(path) => {
+            // A socket of an agent that was killed still lies there, and cannot be bound again.
             clear_stale(path);
             let listener = UnixListener::bind(path)
                 .with_context(|| format!("listen: cannot bind {}", path.display()))?;

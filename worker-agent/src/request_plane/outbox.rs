@@ -45,7 +45,7 @@ pub(crate) struct Route {
 
 /// Why a stream takes no further request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum AdmissionError {
     /// A live request has the same id.
     Duplicate,
     /// The client has as many live requests as it may.
@@ -67,15 +67,20 @@ impl Outbox {
     }
 
     /// Notes a request as live, at most `limit` of them.
-    pub(crate) fn admit(&self, request_id: u64, route: Route, limit: usize) -> Result<(), Refused> {
+    pub(crate) fn admit(
+        &self,
+        request_id: u64,
+        route: Route,
+        limit: usize,
+    ) -> Result<(), AdmissionError> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(AdmissionError::Closed);
         }
         let live = state.live.len();
         match state.live.entry(request_id) {
-            Entry::Occupied(_) => Err(Refused::Duplicate),
-            Entry::Vacant(_) if live >= limit => Err(Refused::Full),
+            Entry::Occupied(_) => Err(AdmissionError::Duplicate),
+            Entry::Vacant(_) if live >= limit => Err(AdmissionError::Full),
             Entry::Vacant(entry) => {
                 entry.insert(route);
                 Ok(())
@@ -248,11 +253,11 @@ mod tests {
     fn ids_are_unique_among_live_requests_and_their_number_is_bounded() {
         let outbox = Outbox::new();
         assert_eq!(outbox.admit(7, ROUTE, 2), Ok(()));
-        assert_eq!(outbox.admit(7, ROUTE, 2), Err(Refused::Duplicate));
+        assert_eq!(outbox.admit(7, ROUTE, 2), Err(AdmissionError::Duplicate));
         assert_eq!(outbox.admit(8, ROUTE, 2), Ok(()));
-        assert_eq!(outbox.admit(9, ROUTE, 2), Err(Refused::Full));
+        assert_eq!(outbox.admit(9, ROUTE, 2), Err(AdmissionError::Full));
         outbox.push_one(output(7));
-        assert_eq!(outbox.admit(7, ROUTE, 2), Err(Refused::Duplicate));
+        assert_eq!(outbox.admit(7, ROUTE, 2), Err(AdmissionError::Duplicate));
         outbox.push_last(output(7));
         assert_eq!(outbox.admit(7, ROUTE, 2), Ok(()));
         outbox.push(&mut vec![output(7)], &mut vec![7]);
@@ -266,7 +271,7 @@ mod tests {
         outbox.push(&mut vec![output(1)], &mut vec![]);
         assert_eq!(outbox.close(), [ROUTE]);
         outbox.push(&mut vec![output(1)], &mut vec![]);
-        assert_eq!(outbox.admit(2, ROUTE, 9), Err(Refused::Closed));
+        assert_eq!(outbox.admit(2, ROUTE, 9), Err(AdmissionError::Closed));
         assert_eq!(take(&outbox).await, Poll::Ready(Some(1)));
         assert_eq!(take(&outbox).await, Poll::Ready(None));
     }

@@ -4,7 +4,7 @@
 use crate::metrics::AgentMetrics;
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::metadata::{self, RequestMetadata};
-use crate::request_plane::outbox::{Outbox, Refused, Route};
+use crate::request_plane::outbox::{AdmissionError, Outbox, Route};
 use crate::request_plane::translate;
 use crate::worker::{
     Command, PrefillOrder, PrefillResult, Snapshot, Status as WorkerStatus, Submission,
@@ -134,13 +134,13 @@ impl Agent {
         let limit = self.setup.max_requests_per_stream;
         outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
             match refused {
-                Refused::Duplicate => {
+                AdmissionError::Duplicate => {
                     (ErrorKind::Invalid, format!("request_id: {request_id} is live already"))
                 }
-                Refused::Full => {
+                AdmissionError::Full => {
                     (ErrorKind::Overloaded, format!("stream has {limit} live requests, the limit"))
                 }
-                Refused::Closed => (ErrorKind::Draining, "the stream is ending".into()),
+                AdmissionError::Closed => (ErrorKind::Draining, "the stream is ending".into()),
             }
         })?;
         let submission =

@@ -11,7 +11,7 @@ use crate::request_plane::metadata::PrefillWorker;
 use crate::worker::PrefillResult;
 use futures::future;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
+use stator_dialect::{Answer, Ask, Delta, Fault, Finish, FirstToken, Hand, Manner, SharedRequest};
 use stator_protos::worker::Sampling;
 use stator_protos::worker::{self, ErrorKind};
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ impl Job<'_> {
         peer: &PrefillWorker,
         deadline: Instant,
     ) -> Result<Option<AnswerStart>, PrefillMiss> {
-        let shared = Shared {
+        let shared = SharedRequest {
             request: self.request.key.0,
             rank: peer.worker.rank,
             logprobs: self.request.sampling.logprobs.is_some(),
@@ -121,7 +121,7 @@ impl Job<'_> {
     async fn in_turn(
         &self,
         progress: &mut ChoiceProgress,
-        first: First,
+        first: FirstToken,
         prefilled: PrefillResult,
         deadline: Instant,
     ) -> Result<Option<AnswerStart>, PrefillMiss> {
@@ -144,8 +144,8 @@ impl Job<'_> {
                 self.count_prefill(progress);
                 self.deliver(progress, Delta { finish: None, ..token });
                 match first {
-                    First::Taken { .. } => progress.taken = had,
-                    First::Passed | First::PassedUnlessLast | First::Dropped => {
+                    FirstToken::Taken { .. } => progress.taken = had,
+                    FirstToken::Passed | FirstToken::PassedUnlessLast | FirstToken::Dropped => {
                         progress.repeated = had;
                     }
                 }
@@ -189,11 +189,11 @@ impl Job<'_> {
     }
 
     /// Whether the token that comes of the prompt must be chosen as the client asked.
-    fn is_wanted(&self, progress: &ChoiceProgress, first: First) -> bool {
+    fn is_wanted(&self, progress: &ChoiceProgress, first: FirstToken) -> bool {
         match first {
-            First::Dropped => false,
-            First::Passed | First::PassedUnlessLast => true,
-            First::Taken { .. } => {
+            FirstToken::Dropped => false,
+            FirstToken::Passed | FirstToken::PassedUnlessLast => true,
+            FirstToken::Taken { .. } => {
                 let room = first.is_taken_behind(self.request.tokens.len());
                 room && continues(&sampling(&self.request, progress.choice, 0))
             }
@@ -212,7 +212,7 @@ impl Job<'_> {
         &self,
         progress: &ChoiceProgress,
         peer: &AdmittedWorker,
-        first: First,
+        first: FirstToken,
         told: Option<&RawValue>,
     ) -> Result<PrefillResult, PrefillMiss> {
         let prompt = self.prompt(progress, peer.peer(), self.is_wanted(progress, first));
@@ -259,8 +259,8 @@ fn continues(sampling: &Sampling) -> bool {
 }
 
 /// The answer of a prefill that is already the whole answer, if decode does not see it.
-fn all_of_it(first: First, prefilled: PrefillResult) -> Option<Delta> {
-    let all = prefilled.first.filter(|_| first == First::PassedUnlessLast)?;
+fn all_of_it(first: FirstToken, prefilled: PrefillResult) -> Option<Delta> {
+    let all = prefilled.first.filter(|_| first == FirstToken::PassedUnlessLast)?;
     let ended = matches!(all.finish, Some(Finish::Stop(_)));
     ended.then_some(Delta { cached_tokens: Some(prefilled.cached_tokens), ..all })
 }

@@ -4,15 +4,15 @@ use super::request::ChoiceProgress;
 use super::request_tests::{Pair, in_turn, together};
 use super::testkit::*;
 use crate::worker::Command;
-use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
+use stator_dialect::{Ask, Delta, Fault, Finish, FirstToken, Hand, Manner, SharedRequest};
 use stator_engine::{RequestKey, TokenLogprobs};
 use stator_protos::worker::guide::Form;
 use stator_protos::worker::{self, FinishReason};
 use std::time::Duration;
 use tokio::time::{Instant, advance};
 
-const TAKEN: Manner = Manner::InTurn { prefill: None, first: First::Taken { block_size: 16 } };
-const PASSED: Manner = Manner::InTurn { prefill: None, first: First::Passed };
+const TAKEN: Manner = Manner::InTurn { prefill: None, first: FirstToken::Taken { block_size: 16 } };
+const PASSED: Manner = Manner::InTurn { prefill: None, first: FirstToken::Passed };
 
 /// A pair whose prefill gives token 9, and whose decode does as told.
 fn pair(manner: Manner, decode: Vec<Vec<Step>>) -> Pair {
@@ -110,7 +110,7 @@ async fn a_token_that_is_wanted_is_chosen_as_the_client_asked() {
     }
     // So it is where the token would begin a block, or fill one.
     for block_size in [3, 4] {
-        let (there, here) = ask(in_turn(First::Taken { block_size }), |_| ()).await;
+        let (there, here) = ask(in_turn(FirstToken::Taken { block_size }), |_| ()).await;
         assert_eq!((&*here.tokens, there.sampling.ignore_eos), (&[1, 2, 3][..], true));
     }
 }
@@ -152,7 +152,7 @@ async fn an_answer_that_its_first_token_ends_needs_no_decode_unless_blocks_wait_
         assert_eq!(&*asks(&pair.decode)[0].tokens, [1, 2, 3]);
     }
     // An end that nobody asked for is none.
-    let pair = Pair::new(in_turn(First::Dropped), vec![stop(None)], vec![vec![last(5)]]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), vec![stop(None)], vec![vec![last(5)]]);
     pair.submit();
     assert_eq!(got(&pair).await, (vec![5], length()));
     pair.decode.counted("stator_agent_prefills_total{by=\"itself_prefill_failed\"} 1");
@@ -161,7 +161,7 @@ async fn an_answer_that_its_first_token_ends_needs_no_decode_unless_blocks_wait_
 /// Both at once, and decode hears nothing of an answer that its first token ends.
 fn unless_last() -> Manner {
     let Manner::Together { prefill, decode, .. } = together() else { panic!("in turn") };
-    Manner::Together { prefill, decode, first: First::PassedUnlessLast, prompt_first: false }
+    Manner::Together { prefill, decode, first: FirstToken::PassedUnlessLast, prompt_first: false }
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn an_answer_that_its_first_token_ends_is_prefills_where_decode_hears_noth
     let Manner::Together { prefill, decode, prompt_first, .. } = unless_last() else {
         panic!("in turn")
     };
-    let passed = Manner::Together { prefill, decode, first: First::Passed, prompt_first };
+    let passed = Manner::Together { prefill, decode, first: FirstToken::Passed, prompt_first };
     let pair = Pair::new(passed, stop(), vec![vec![token(5), last(6)]]);
     pair.submit();
     assert_eq!(got(&pair).await, (vec![5, 6], length()));
@@ -231,7 +231,7 @@ async fn engines_are_told_whether_logprobs_are_asked_for() {
         });
         pair.decode.in_flight.none().await;
         let logprobs = logprobs.is_some();
-        let shared = Shared { request: 7, rank: 0, logprobs };
+        let shared = SharedRequest { request: 7, rank: 0, logprobs };
         assert_eq!(*pair.decode.engine.paired.lock(), [shared]);
     }
 }
@@ -306,7 +306,7 @@ async fn told(manner: Manner, decode: Vec<Vec<Step>>) -> Vec<(Vec<u32>, bool)> {
 #[tokio::test]
 async fn who_waits_is_told_how_long_the_way_of_the_kv_was_where_that_can_be_told() {
     let decode = || vec![vec![token(5), last(6)]];
-    let dropped = in_turn(First::Dropped);
+    let dropped = in_turn(FirstToken::Dropped);
     assert_eq!(told(dropped, decode()).await, [(vec![5], true), (vec![6], false)]);
     // The client has its first token before the KV sets out.
     let early = [(vec![9], false), (vec![5], true), (vec![6], false)];
@@ -322,6 +322,6 @@ async fn who_waits_is_told_how_long_the_way_of_the_kv_was_where_that_can_be_told
     assert_eq!(told(along, decode()).await, [(vec![5], false), (vec![6], false)]);
     // What was computed here has no way.
     let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
-    let failed = told(in_turn(First::Dropped), vec![broken, vec![last(5)]]).await;
+    let failed = told(in_turn(FirstToken::Dropped), vec![broken, vec![last(5)]]).await;
     assert_eq!(failed, [(vec![5], false)]);
 }

@@ -2,7 +2,7 @@
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Description, Dialect, Fault, Manner, Operation, Shared};
+use stator_dialect::{Answer, Ask, Description, Dialect, Fault, Manner, Operation, SharedRequest};
 use std::sync::Arc;
 
 /// The engine where it is now. Whoever speaks to it speaks to this, and is not told of its moves.
@@ -52,7 +52,7 @@ impl Dialect for EnginePlace {
         self.dialect().forgets(operation)
     }
 
-    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, shared: &SharedRequest, prefill: &RawValue) -> Result<Manner, Fault> {
         self.dialect().pair(shared, prefill)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
-use super::trace::Traced;
+use super::trace::TracedRequest;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::metadata::RequestMetadata;
@@ -69,7 +69,7 @@ impl Rank {
     pub(crate) async fn run(&self, submission: Submission) {
         let Submission { request, request_id, metadata, outbox, ticket } = submission;
         let first_choice = request.first_choice;
-        let traced = Traced::begin("worker.generate", &request, &metadata);
+        let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
         let job = Job { rank: self, request, request_id, metadata, traced, outbox: &outbox, left };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
@@ -111,7 +111,7 @@ impl Rank {
         handover: Option<Box<RawValue>>,
     ) -> Result<PrefillResult, Failure> {
         let mut entry = self.tally.enter(request.tokens.len());
-        let traced = Traced::begin("worker.prefill", request, metadata);
+        let traced = TracedRequest::begin("worker.prefill", request, metadata);
         let ask = ask(
             self,
             RequestParts { request, metadata, traced: &traced },
@@ -139,7 +139,7 @@ pub(super) struct Job<'a> {
     pub(super) request: Request,
     request_id: u64,
     pub(super) metadata: RequestMetadata,
-    pub(super) traced: Traced,
+    pub(super) traced: TracedRequest,
     outbox: &'a Outbox,
     /// Choices that have not ended.
     left: AtomicU32,
@@ -219,6 +219,7 @@ impl Job<'_> {
             let usage = worker::Usage { prompt_tokens, completion_tokens, cached_tokens };
             translate::finish(finish, usage)
         });
+        // The choices of a request run side by side: the last to finish ends the request.
         let ends = finish.is_some() && self.left.fetch_sub(1, Ordering::Relaxed) == 1;
         let output = worker::Output {
             request_id: self.request_id,
@@ -302,7 +303,7 @@ pub(super) async fn first_of(
 struct RequestParts<'a> {
     request: &'a Request,
     metadata: &'a RequestMetadata,
-    traced: &'a Traced,
+    traced: &'a TracedRequest,
 }
 
 /// The request to the engine for one choice. Tokens of an earlier attempt are part of its prompt,

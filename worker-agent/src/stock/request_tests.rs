@@ -10,7 +10,7 @@ use crate::request_plane::metadata::PrefillWorker;
 use crate::request_plane::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use futures::FutureExt;
-use stator_dialect::{Ask, Fault, First, Hand, Manner, Shared};
+use stator_dialect::{Ask, Fault, FirstToken, Hand, Manner, SharedRequest};
 use stator_engine::RequestKey;
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_protos::worker::FinishReason;
@@ -110,19 +110,22 @@ impl Pair {
     }
 }
 
-pub(super) fn in_turn(first: First) -> Manner {
+pub(super) fn in_turn(first: FirstToken) -> Manner {
     Manner::InTurn { prefill: None, first }
 }
 
 pub(super) fn together() -> Manner {
     let (prefill, decode) = (raw("{\"p\":1}"), raw("{\"d\":1}"));
-    Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true }
+    Manner::Together { prefill, decode, first: FirstToken::Dropped, prompt_first: true }
 }
 
 #[tokio::test]
 async fn in_turn_decode_is_told_what_prefill_said() {
-    let pair =
-        Pair::new(in_turn(First::Dropped), vec![vec![handover("{\"k\":1}")]], vec![vec![last(5)]]);
+    let pair = Pair::new(
+        in_turn(FirstToken::Dropped),
+        vec![vec![handover("{\"k\":1}")]],
+        vec![vec![last(5)]],
+    );
     pair.submit();
     let got = pair.decode.answers().await;
     pair.check_answered(got, "prefill_worker");
@@ -135,7 +138,7 @@ async fn in_turn_decode_is_told_what_prefill_said() {
 
 #[tokio::test]
 async fn in_turn_prefill_may_be_told_who_decodes() {
-    let manner = Manner::InTurn { prefill: Some(raw("{\"p\":1}")), first: First::Dropped };
+    let manner = Manner::InTurn { prefill: Some(raw("{\"p\":1}")), first: FirstToken::Dropped };
     let pair = Pair::new(manner, vec![vec![handover("{\"k\":1}")]], vec![vec![last(5)]]);
     pair.submit();
     let got = pair.decode.answers().await;
@@ -165,25 +168,25 @@ async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
     let broken = || Fault::Failed("x".into());
     for script in [vec![Step::Refuse(broken())], vec![Step::Fail(broken())], vec![], vec![last(9)]]
     {
-        let pair = Pair::new(in_turn(First::Dropped), vec![script], vec![vec![last(5)]]);
+        let pair = Pair::new(in_turn(FirstToken::Dropped), vec![script], vec![vec![last(5)]]);
         pair.computed_here("itself_prefill_failed").await;
     }
-    let mut pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
+    let mut pair = Pair::new(in_turn(FirstToken::Dropped), vec![], vec![vec![last(5)]]);
     pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 3 };
     let engine = pair.decode.engine.clone();
     pair.computed_here("itself_prefill_failed").await;
-    assert_eq!(*engine.paired.lock(), [Shared { request: 1, rank: 3, logprobs: false }]);
-    let pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
+    assert_eq!(*engine.paired.lock(), [SharedRequest { request: 1, rank: 3, logprobs: false }]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), vec![], vec![vec![last(5)]]);
     pair.prefill.end("it crashed");
     pair.computed_here("itself_prefill_failed").await;
-    let mut pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
+    let mut pair = Pair::new(in_turn(FirstToken::Dropped), vec![], vec![vec![last(5)]]);
     pair.peer.endpoint = "unix:///nowhere/at/all".into();
     pair.computed_here("itself_prefill_failed").await;
 }
 
 #[tokio::test]
 async fn an_agent_that_nobody_registered_is_not_connected_to() {
-    for manner in [in_turn(First::Dropped), together()] {
+    for manner in [in_turn(FirstToken::Dropped), together()] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut pair = Pair::new(manner, vec![], vec![vec![last(5)]]);
         pair.decode.listing = None;
@@ -202,13 +205,13 @@ async fn together_a_prefill_that_fails_takes_the_waiting_decode_with_it() {
 
 #[tokio::test]
 async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
-    for manner in [in_turn(First::Dropped), together()] {
+    for manner in [in_turn(FirstToken::Dropped), together()] {
         let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
         let decode = vec![broken, vec![last(5)]];
         let pair = Pair::new(manner, vec![vec![handover("{}")]], decode);
         pair.computed_here("itself_engine_failed").await;
     }
-    let pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), vec![], vec![vec![last(5)]]);
     *pair.decode.engine.manner.lock() = None;
     pair.computed_here("itself_engine_failed").await;
 }
@@ -216,7 +219,7 @@ async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
 #[tokio::test]
 async fn a_drain_waits_for_who_fetches_what_was_handed_over() {
     let prompts = vec![vec![handover("{}")]];
-    let pair = Pair::new(in_turn(First::Dropped), prompts, vec![vec![last(5)]]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), prompts, vec![vec![last(5)]]);
     pair.submit();
     pair.decode.answers().await;
     assert_eq!(pair.prefills.count(), 1);
@@ -228,7 +231,7 @@ async fn a_drain_waits_for_who_fetches_what_was_handed_over() {
 #[tokio::test]
 async fn half_a_pair_is_waited_for_so_long_and_then_aborted() {
     let never = || vec![Step::Never];
-    let pair = Pair::new(in_turn(First::Dropped), vec![never()], vec![vec![last(5)]]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), vec![never()], vec![vec![last(5)]]);
     pair.computed_here("itself_timeout").await;
     let pair = Pair::new(together(), vec![never()], vec![never(), vec![last(5)]]);
     pair.computed_here("itself_timeout").await;
@@ -284,7 +287,7 @@ async fn an_engine_that_computes_no_prompts_says_that_another_may() {
 
 #[tokio::test]
 async fn a_client_that_goes_aborts_both_engines() {
-    for manner in [in_turn(First::Dropped), together()] {
+    for manner in [in_turn(FirstToken::Dropped), together()] {
         let pair = Pair::new(manner, vec![vec![Step::Never]], vec![vec![Step::Never]]);
         pair.submit();
         pair.prefill.engine.runs(1).await;
@@ -299,7 +302,8 @@ async fn a_client_that_goes_aborts_both_engines() {
 
 #[tokio::test]
 async fn a_prefill_whose_life_ends_is_computed_here() {
-    let pair = Pair::new(in_turn(First::Dropped), vec![vec![Step::Never]], vec![vec![last(5)]]);
+    let pair =
+        Pair::new(in_turn(FirstToken::Dropped), vec![vec![Step::Never]], vec![vec![last(5)]]);
     pair.submit();
     pair.prefill.engine.runs(1).await;
     pair.prefill.end("it crashed");
@@ -310,7 +314,7 @@ async fn a_prefill_whose_life_ends_is_computed_here() {
 
 #[tokio::test]
 async fn several_choices_are_computed_in_one_place() {
-    let pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)], vec![last(6)]]);
+    let pair = Pair::new(in_turn(FirstToken::Dropped), vec![], vec![vec![last(5)], vec![last(6)]]);
     pair.decode.submit(1, |submit, metadata| {
         submit.choices = 2;
         metadata.prefill = Some(pair.peer.clone());

@@ -47,6 +47,7 @@ pub(crate) async fn start(
         hang: settings.hang_timeout,
         stop: settings.stop_grace,
     };
+    // From here on a failure must end the engine: nobody else knows its process.
     let mut host = Host::start(launch, probe.clone(), patience);
     let served = tokio::select! {
         served = serves(&settings, &mut host, &stock) => served.map(Some),

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
 use stator_dialect::{
-    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Manner, Operation, Shared,
+    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Manner, Operation, SharedRequest,
 };
 use stator_engine::RequestKey;
 use stator_protos::worker::{self, FinishReason};
@@ -88,7 +88,7 @@ pub(super) struct Scripted {
     /// How it works with others; not at all where nothing is said.
     pub(super) manner: Mutex<Option<Manner>>,
     /// What it was to do with others.
-    pub(super) paired: Mutex<Vec<Shared>>,
+    pub(super) paired: Mutex<Vec<SharedRequest>>,
 }
 
 impl Default for Scripted {
@@ -194,7 +194,7 @@ impl Dialect for Scripted {
         Ok(())
     }
 
-    fn pair(&self, shared: &Shared, _: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, shared: &SharedRequest, _: &RawValue) -> Result<Manner, Fault> {
         self.paired.lock().push(*shared);
         let unsupported = || Fault::Unsupported("it works alone".into());
         self.manner.lock().clone().ok_or_else(unsupported)

@@ -8,13 +8,13 @@ use stator_runtime::trace::{Stages, parent_from};
 
 /// A request's span, from its beginning until this is dropped.
 #[derive(Debug)]
-pub(super) struct Traced {
+pub(super) struct TracedRequest {
     stages: Stages,
     /// The trace context that came with the request, where it is valid.
     given: Option<Trace>,
 }
 
-impl Traced {
+impl TracedRequest {
     /// Begins the span, a child of the one that came with the request. Costs next to nothing where
     /// traces are off.
     pub(super) fn begin(name: &'static str, request: &Request, metadata: &RequestMetadata) -> Self {
@@ -58,7 +58,7 @@ mod tests {
             cache_salt: None,
             named: None,
         };
-        Traced::begin("worker.generate", &request, &metadata).told()
+        TracedRequest::begin("worker.generate", &request, &metadata).told()
     }
 
     #[test]

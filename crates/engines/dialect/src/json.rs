@@ -113,33 +113,33 @@ pub(crate) fn raw(value: &impl Serialize) -> Box<RawValue> {
 }
 
 /// The first element of an array, if there is one; the rest is skipped.
-pub(crate) struct First<T>(pub(crate) Option<T>);
+pub(crate) struct FirstElement<T>(pub(crate) Option<T>);
 
-impl<T> Default for First<T> {
+impl<T> Default for FirstElement<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for First<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FirstElement<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct FirstVisitor<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for FirstVisitor<T> {
-            type Value = First<T>;
+            type Value = FirstElement<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<First<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FirstElement<T>, A::Error> {
                 let first = seq.next_element()?;
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                Ok(FirstElement(first))
             }
 
-            fn visit_unit<E>(self) -> Result<First<T>, E> {
-                Ok(First(None))
+            fn visit_unit<E>(self) -> Result<FirstElement<T>, E> {
+                Ok(FirstElement(None))
             }
         }
 
@@ -232,7 +232,8 @@ mod tests {
 
     #[test]
     fn first_takes_one_element_and_skips_the_rest() {
-        let first = |json: &str| serde_json::from_str::<First<u32>>(json).map(|first| first.0);
+        let first =
+            |json: &str| serde_json::from_str::<FirstElement<u32>>(json).map(|first| first.0);
         assert_eq!(first("[]").unwrap(), None);
         assert_eq!(first("null").unwrap(), None);
         assert_eq!(first(r#"[7,{"a":[1]},"x"]"#).unwrap(), Some(7));

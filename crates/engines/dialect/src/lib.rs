@@ -40,8 +40,8 @@ pub use connector::{Connector, Role};
 pub use options::{ApiKey, Kind, Options, OptionsError};
 pub use replay::{replay, replay_http};
 pub use request::{
-    Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Shared,
-    TokenLogprobs, Trace,
+    Ask, Delta, Description, EventSource, Fault, Finish, FirstToken, Hand, Manner, Operation,
+    SharedRequest, TokenLogprobs, Trace,
 };
 
 use async_trait::async_trait;
@@ -96,7 +96,7 @@ pub trait Dialect: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Fault::Unsupported`] where the two cannot work together.
-    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault>;
+    fn pair(&self, shared: &SharedRequest, prefill: &RawValue) -> Result<Manner, Fault>;
 }
 
 /// The answer to one request, as it comes.

@@ -54,7 +54,7 @@ pub enum Hand {
 
 /// A request that two engines are to do, as far as their manner depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedRequest {
     /// Names it, and is unique.
     pub request: u64,
     /// The prefill engine's data-parallel rank that computes the prompt.
@@ -71,7 +71,7 @@ pub enum Manner {
         /// For [`Hand::Prefill`], where the connector wants it to know who decodes.
         prefill: Option<Box<RawValue>>,
         /// Use of prefill's token.
-        first: First,
+        first: FirstToken,
     },
     /// Both at once.
     Together {
@@ -79,8 +79,8 @@ pub enum Manner {
         prefill: Box<RawValue>,
         /// For [`Hand::Decode`].
         decode: Box<RawValue>,
-        /// Use of prefill's token; never [`First::Taken`].
-        first: First,
+        /// Use of prefill's token; never [`FirstToken::Taken`].
+        first: FirstToken,
         /// Whether the KV sets out when the prompt is computed and prefill has answered. Otherwise
         /// it is on its way before, and nobody outside can tell how long that takes.
         prompt_first: bool,
@@ -89,7 +89,7 @@ pub enum Manner {
 
 /// Use of the token that a prefill gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstToken {
     /// Nothing: decode computes the last position of the prompt once more, and chooses itself.
     Dropped,
     /// The engines pass it on: decode's answer begins with it.
@@ -106,7 +106,7 @@ pub enum First {
     },
 }
 
-impl First {
+impl FirstToken {
     /// Whether decode can go on from the token behind a prompt of so many tokens.
     pub fn is_taken_behind(self, prompt_tokens: usize) -> bool {
         match self {
@@ -273,15 +273,15 @@ mod tests {
 
     #[test]
     fn a_token_is_taken_only_into_the_middle_of_a_block() {
-        let taken = First::Taken { block_size: 4 };
-        let lengths = |first: First| -> Vec<usize> {
+        let taken = FirstToken::Taken { block_size: 4 };
+        let lengths = |first: FirstToken| -> Vec<usize> {
             (1..10).filter(|tokens| first.is_taken_behind(*tokens)).collect()
         };
         // Four tokens leave no room; behind seven, the eighth would fill the block.
         assert_eq!(lengths(taken), [1, 2, 5, 6, 9]);
-        assert_eq!(lengths(First::Taken { block_size: 2 }), [0; 0]);
-        assert_eq!(lengths(First::Taken { block_size: 0 }), [0; 0]);
-        assert_eq!(lengths(First::Dropped), [0; 0]);
-        assert_eq!(lengths(First::Passed), [0; 0]);
+        assert_eq!(lengths(FirstToken::Taken { block_size: 2 }), [0; 0]);
+        assert_eq!(lengths(FirstToken::Taken { block_size: 0 }), [0; 0]);
+        assert_eq!(lengths(FirstToken::Dropped), [0; 0]);
+        assert_eq!(lengths(FirstToken::Passed), [0; 0]);
     }
 }

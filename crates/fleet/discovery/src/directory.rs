@@ -7,7 +7,7 @@
 
 use crate::look::{FileStamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode, lease};
-use crate::roster::{Read, Sight, Sighting};
+use crate::roster::{RecordResult, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
@@ -187,7 +187,7 @@ struct Directory {
 #[derive(Debug)]
 struct File {
     stamp: FileStamp,
-    read: Read,
+    read: RecordResult,
     /// Whether it was old when it was first seen.
     left_over: bool,
 }
@@ -252,7 +252,7 @@ fn agent_of(name: &str) -> Option<&str> {
     name.strip_suffix(".json").filter(|agent| !agent.is_empty() && !agent.starts_with('.'))
 }
 
-fn read(path: &Path, agent: &str, size: u64) -> Read {
+fn read(path: &Path, agent: &str, size: u64) -> RecordResult {
     if size > RECORD_BYTES_MAX as u64 {
         return Err(format!("{size} bytes, limit {RECORD_BYTES_MAX}"));
     }

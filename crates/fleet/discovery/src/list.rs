@@ -11,7 +11,7 @@
 
 use crate::look::{FileStamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode_unleased};
-use crate::roster::{Absence, Read, Sight, Sighting};
+use crate::roster::{Absence, RecordResult, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use serde::Deserialize;
 use stator_protos::discovery::AgentRecord;
@@ -77,11 +77,11 @@ pub(crate) struct ListWatcher {
 struct ListedAgent {
     asker: AbortHandle,
     /// Its name and what it last said, once it has.
-    read: Option<(String, Read)>,
+    read: Option<(String, RecordResult)>,
 }
 
 /// Answer of an endpoint: the endpoint, the agent's name, and its record.
-type Answer = (String, String, Read);
+type Answer = (String, String, RecordResult);
 
 impl ListWatcher {
     pub(crate) fn new(path: PathBuf, poll: Duration, dial: Dial) -> Self {

@@ -38,7 +38,7 @@ pub enum Absence {
 }
 
 /// Record of an agent, or the fault in it.
-pub(crate) type Read = Result<Arc<AgentRecord>, String>;
+pub(crate) type RecordResult = Result<Arc<AgentRecord>, String>;
 
 /// Makes sightings of what a back-end has, and tells of each fault once.
 #[derive(Debug, Default)]
@@ -48,7 +48,10 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// A complete sighting of these agents.
-    pub(crate) fn of<'a>(&mut self, reads: impl Iterator<Item = (&'a str, &'a Read)>) -> Sighting {
+    pub(crate) fn of<'a>(
+        &mut self,
+        reads: impl Iterator<Item = (&'a str, &'a RecordResult)>,
+    ) -> Sighting {
         let mut seen = Sighting { complete: true, ..Sighting::default() };
         let mut faults = BTreeMap::new();
         for (agent, read) in reads {
@@ -333,7 +336,7 @@ mod tests {
     fn faults_are_told_once_until_they_change() {
         let mut sight = Sight::default();
         let told = |sight: &mut Sight, fault: &str| {
-            let read: Read = Err(fault.into());
+            let read: RecordResult = Err(fault.into());
             let seen = sight.of([("a", &read)].into_iter());
             assert_eq!(seen.malformed, ["a".to_owned()].into());
             seen.newly_malformed.len()

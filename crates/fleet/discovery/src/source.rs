@@ -157,6 +157,7 @@ fn etcd(place: &str, query: &mut Query) -> Parsed<EtcdSource> {
         let fault = "a password does not belong here, but in STATOR_ETCD_PASSWORD or password-file";
         return fail("user", fault.into());
     }
+    // Decoded after the cuts, because an encoded `@` or `:` is part of a name.
     let user = user.map(|user| decoded("user", user)).transpose()?;
     if user.as_deref() == Some("") {
         return fail("user", "must not be empty before @".into());

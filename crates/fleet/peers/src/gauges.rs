@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A worker of a pool.
 pub(crate) type GaugeKey = (PoolId, WorkerRank);
 
-struct Own {
+struct OwnGauge {
     value: PeerLoad,
     /// Version of its last change.
     version: u64,
@@ -23,7 +23,7 @@ struct Own {
 /// Load that this replica has in flight, and the order of its changes.
 #[derive(Default)]
 pub(crate) struct OwnGauges {
-    gauges: FxHashMap<GaugeKey, Own>,
+    gauges: FxHashMap<GaugeKey, OwnGauge>,
     /// The present version of each gauge.
     changes: BTreeMap<u64, GaugeKey>,
     version: u64,
@@ -44,7 +44,7 @@ impl OwnGauges {
             self.set((pool, worker), value);
         }
         let looks = self.looks;
-        let absent = |own: &Own| own.look != looks && own.value != PeerLoad::default();
+        let absent = |own: &OwnGauge| own.look != looks && own.value != PeerLoad::default();
         let gone = self.gauges.iter().filter(|(key, own)| key.0 == pool && absent(own));
         let gone: Vec<GaugeKey> = gone.map(|(key, _)| *key).collect();
         if gone.is_empty() {
@@ -79,7 +79,7 @@ impl OwnGauges {
         }
         self.version += 1;
         self.changes.insert(self.version, key);
-        self.gauges.insert(key, Own { value, version: self.version, look });
+        self.gauges.insert(key, OwnGauge { value, version: self.version, look });
     }
 
     /// Forgets zeros that everybody has seen: workers come and go for as long as we run.

@@ -26,7 +26,7 @@ struct Program<'a> {
 
 self_cell::self_cell!(
     /// A template's source with its instructions.
-    pub(crate) struct Compiled {
+    pub(crate) struct CompiledTemplate {
         owner: String,
         #[covariant]
         dependent: Program,
@@ -35,7 +35,7 @@ self_cell::self_cell!(
     impl {Debug}
 );
 
-impl Compiled {
+impl CompiledTemplate {
     /// Compiles a template.
     ///
     /// # Errors

@@ -72,6 +72,7 @@ impl Attention<'_> {
                 spans.push(Span { blocks, position, tokens, projected: here, out: here_out });
             }
         }
+        // Handing few pairs to other threads costs more than computing them here.
         if pairs < SERIAL_PAIRS {
             let mut scratch = Scratch::default();
             spans.iter_mut().for_each(|span| self.span(span, stride, &mut scratch));
@@ -172,6 +173,7 @@ impl Attention<'_> {
             let out = Out { values: &mut scratch.mixed, stride: elements, keep: true };
             kernel::multiply(self.isa, rows, values, out);
         }
+        // Later tokens of the span see a few slots more than its first.
         for row in group..scratch.sums.len() {
             let end = slots_up_to(position + row / group);
             if end > common {

@@ -156,6 +156,7 @@ impl Config {
                 return Err(field_error(field, format!("{size} is not in 1..={MOST}")));
             }
         }
+        // One token of prompt and one of answer are the least.
         if self.info.context_length < 2 {
             let message = format!("{} is less than 2", self.info.context_length);
             return Err(field_error("max_position_embeddings", message));

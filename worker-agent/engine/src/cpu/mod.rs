@@ -31,7 +31,7 @@ pub use model::Model;
 use self::config::Config;
 use self::kv::{Kv, Layout};
 use self::model::{Activations, Logits};
-use super::compute::{Compute, Computed, Item};
+use super::compute::{Compute, Item, ItemResult};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::BlockId;
 use super::sampling::{self, Scratch};
@@ -93,7 +93,7 @@ impl CpuCompute {
 }
 
 impl Compute for CpuCompute {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
+    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
         self.reserve();
         let mut wanted = Vec::new();
         // Each item's first row of logits.
@@ -142,8 +142,8 @@ impl Compute for CpuCompute {
 }
 
 /// The result of one item, from its rows of logits, the first of which is `start`.
-fn result(item: &Item<'_>, start: usize, logits: Logits<'_>, scratch: &mut Scratch) -> Computed {
-    let mut computed = Computed::default();
+fn result(item: &Item<'_>, start: usize, logits: Logits<'_>, scratch: &mut Scratch) -> ItemResult {
+    let mut computed = ItemResult::default();
     if let Some(alternatives) = item.prompt_logprobs {
         let following = &item.tokens[item.start + 1..item.tokens.len().min(item.end + 1)];
         let entries = following

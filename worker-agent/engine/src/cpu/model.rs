@@ -141,6 +141,7 @@ impl Model {
             Out { values: &mut step.projected, stride: width, keep: layer.qkv_bias.is_some() };
         layer.qkv.multiply(self.isa, self.rows(&step.normed), out);
         self.turn(layer, step);
+        // Before the attention, which reads the keys and values of this step from their blocks.
         self.store(number, items, kv, width, &step.projected);
 
         let attended = config.heads * config.head_dim;
@@ -308,6 +309,7 @@ impl Layer {
         };
         let Config { hidden, intermediate, head_dim, .. } = *config;
         let (queries, keys) = (config.heads * head_dim, config.kv_heads * head_dim);
+        // Queries, keys and values are one product of one matrix: their biases stand in a row too.
         let qkv_bias = || {
             let mut bias = vector("self_attn.q_proj.bias", queries)?;
             bias.extend(vector("self_attn.k_proj.bias", keys)?);

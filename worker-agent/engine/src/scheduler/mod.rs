@@ -29,7 +29,7 @@ use stator_protos::worker::LogitBias;
 use self::kept::KeptPrompt;
 use self::queue::Queue;
 use self::sequence::Sequence;
-use super::compute::{Compute, Computed, Item};
+use super::compute::{Compute, Item, ItemResult};
 use super::named::NamedBlocks;
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
@@ -51,7 +51,7 @@ pub struct Scheduler<C> {
     /// Requests whose blocks stay held when they end, and those that are.
     kept: FxHashMap<RequestKey, KeptPrompt>,
     /// Reused from step to step.
-    results: Vec<Computed>,
+    results: Vec<ItemResult>,
 }
 
 impl<C: Compute> Scheduler<C> {
@@ -103,6 +103,8 @@ impl<C: Compute> Scheduler<C> {
         if length >= limit as usize {
             return invalid(self.too_long(length, limit));
         }
+        // The proxy checks ids too, for its clients' sake; here an id out of range, whoever sent it,
+        // would end the engine.
         let vocab = self.model.vocab_size;
         if let Some(token) = request.tokens.iter().find(|token| **token >= vocab) {
             return invalid(format!("token id {token} is not below the vocabulary size {vocab}"));
@@ -229,6 +231,7 @@ impl<C: Compute> Scheduler<C> {
     fn apply(&mut self, outputs: &mut Vec<Output>) {
         let block_size = self.options.block_size as usize;
         let context_length = self.context_length() as usize;
+        // Counted once: prompts that end in the same step share the room.
         let mut room = self.room_to_keep();
         let mut results = self.results.drain(..);
         let mut finished = false;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kept::KeptPrompt;
-use crate::compute::{Computed, Draw, Item};
+use crate::compute::{Draw, Item, ItemResult};
 use crate::named::NamedBlocks;
 use crate::pool::{BlockId, Pool};
 use crate::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
@@ -207,7 +207,7 @@ impl Sequence {
     pub(super) fn push(
         &mut self,
         token: u32,
-        computed: Computed,
+        computed: ItemResult,
         model: &ModelInfo,
         context_length: usize,
     ) -> Output {

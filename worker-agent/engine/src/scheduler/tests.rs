@@ -32,7 +32,7 @@ fn checksum(before: u64, token: u32) -> u64 {
 }
 
 impl Compute for Ledger {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
+    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
         for item in items {
             assert!(item.start < item.end && item.end <= item.tokens.len());
             let mut sum = 0;
@@ -58,7 +58,7 @@ impl Compute for Ledger {
             let entry = |token| TokenLogprobs { token, logprob: -1.0, top: Vec::new() };
             let wanted = item.prompt_logprobs.is_some();
             let prompt_logprobs = told.filter(|_| wanted).map(|&token| entry(token)).collect();
-            results.push(Computed { token, logprobs: None, prompt_logprobs });
+            results.push(ItemResult { token, logprobs: None, prompt_logprobs });
         }
         Duration::ZERO
     }

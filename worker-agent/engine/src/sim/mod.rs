@@ -12,7 +12,7 @@ use std::time::Duration;
 use stator_protos::hash::{HashSeed, block_hash};
 
 use super::TokenLogprobs;
-use super::compute::{Compute, Computed, Draw, Item};
+use super::compute::{Compute, Draw, Item, ItemResult};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::BlockId;
 use super::scheduler::Scheduler;
@@ -131,7 +131,7 @@ impl SimCompute {
         self.eos_token_ids.iter().fold(below(random, choices) as u32, skip)
     }
 
-    fn computed(&self, item: &Item<'_>) -> Computed {
+    fn computed(&self, item: &Item<'_>) -> ItemResult {
         let sure = |token, wanted: u32| TokenLogprobs {
             token,
             logprob: 0.0,
@@ -143,7 +143,7 @@ impl SimCompute {
             let following = &item.tokens[item.start + 1..item.tokens.len().min(item.end + 1)];
             following.iter().map(|&token| sure(token, wanted)).collect()
         });
-        Computed {
+        ItemResult {
             token,
             logprobs: token.zip(wanted).map(|(token, wanted)| sure(token, wanted)),
             prompt_logprobs,
@@ -152,7 +152,7 @@ impl SimCompute {
 }
 
 impl Compute for SimCompute {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
+    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
         results.extend(items.iter().map(|item| self.computed(item)));
         self.timing.step(items.iter().map(|item| item.start..item.end)).div_f64(self.speedup)
     }

@@ -12,7 +12,7 @@ mod models;
 use crate::answer::Whole;
 use crate::http::{self, Client};
 use crate::{
-    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manner, Operation, Shared,
+    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manner, Operation, SharedRequest,
 };
 use async_trait::async_trait;
 use models::Models;
@@ -104,7 +104,7 @@ impl Dialect for Openai {
         Err(Fault::Unsupported(format!("{operation:?}: the OpenAI API has no such operation")))
     }
 
-    fn pair(&self, _: &Shared, _: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, _: &SharedRequest, _: &RawValue) -> Result<Manner, Fault> {
         Err(Fault::Unsupported("the OpenAI API has no hand-over of KV".into()))
     }
 }

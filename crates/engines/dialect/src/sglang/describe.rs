@@ -1,7 +1,7 @@
 //! Self-description of an SGLang.
 
 use super::pairing::{Advert, Engine};
-use super::{Learnt, SaltField};
+use super::{EngineFacts, SaltField};
 use crate::events::{publisher, replay, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
@@ -71,7 +71,7 @@ struct Model {
 pub(super) async fn describe(
     client: &Client,
     given: Option<&Connector>,
-) -> Result<(Description, Learnt), Fault> {
+) -> Result<(Description, EngineFacts), Fault> {
     let schema = async { Ok(client.schema().await) };
     let (info, models, schema) = tokio::try_join!(server_info(client), models(client), schema)?;
     let ranks = info.dp_size.unwrap_or(1).max(1);
@@ -80,6 +80,7 @@ pub(super) async fn describe(
     let needs_prefill = connector.as_ref().is_some_and(|own| !own.role.prefills());
     let handover = connector.as_ref().filter(|own| own.role.prefills());
     let handover = handover.map(|own| advert(&info, own, ranks, client.host())).transpose()?;
+    // An adapter may stand in the flags, among the models, or in both.
     let mut adapters = adapters(&info.lora_paths);
     adapters.extend(models.data.iter().filter(|m| m.parent.is_some()).map(|m| m.id.clone()));
     adapters.sort_unstable();
@@ -102,13 +103,13 @@ pub(super) async fn describe(
         model: info.served_model_name.unwrap_or(info.model_path),
         ..Description::default()
     };
-    let learnt = Learnt {
+    let facts = EngineFacts {
         connector,
         low_priority_first: info.schedule_low_priority_values_first,
         keeps_weights: info.enable_weights_cpu_backup,
         salt: salt_field(&schema),
     };
-    Ok((description, learnt))
+    Ok((description, facts))
 }
 
 /// The request field that separates prefixes, by the schema of `/generate`.

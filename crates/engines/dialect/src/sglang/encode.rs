@@ -1,6 +1,6 @@
 //! From an [`Ask`] to the body of `/generate`.
 
-use super::{Learnt, SaltField};
+use super::{EngineFacts, SaltField};
 use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
 use crate::request::UNSALTED;
@@ -26,7 +26,7 @@ pub(super) fn streams(ask: &Ask) -> bool {
 pub(super) fn body(
     ask: &Ask,
     bootstrap: Option<&Bootstrap>,
-    learnt: &Learnt,
+    facts: &EngineFacts,
     stream: bool,
 ) -> Result<Vec<u8>, Fault> {
     let given = &ask.sampling;
@@ -48,9 +48,9 @@ pub(super) fn body(
     }
     body.optional("routed_dp_rank", ask.rank);
     let priority = i64::from(ask.priority);
-    body.unless("priority", if learnt.low_priority_first { -priority } else { priority }, 0);
+    body.unless("priority", if facts.low_priority_first { -priority } else { priority }, 0);
     if let Some(salt) = &ask.cache_salt {
-        body.field(salt_field(learnt.salt)?, salt);
+        body.field(salt_field(facts.salt)?, salt);
     }
     body.optional("lora_path", ask.lora.as_deref());
     if let Some(bootstrap) = bootstrap {
@@ -98,8 +98,8 @@ mod tests {
     use std::sync::Arc;
 
     fn check(ask: &Ask, bootstrap: Option<&Bootstrap>, low_priority_first: bool) -> Value {
-        let learnt = Learnt { low_priority_first, ..Learnt::default() };
-        let body = body(ask, bootstrap, &learnt, streams(ask)).unwrap();
+        let facts = EngineFacts { low_priority_first, ..EngineFacts::default() };
+        let body = body(ask, bootstrap, &facts, streams(ask)).unwrap();
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -154,7 +154,7 @@ mod tests {
     fn a_salt_has_the_name_that_the_version_knows() {
         let asked = Ask { cache_salt: Some("s".into()), ..ask(&[1]) };
         let body = |salt| {
-            let body = body(&asked, None, &Learnt { salt, ..Learnt::default() }, true)?;
+            let body = body(&asked, None, &EngineFacts { salt, ..EngineFacts::default() }, true)?;
             Ok::<Value, Fault>(serde_json::from_slice(&body).unwrap())
         };
         let salted = body(SaltField::CacheSalt).unwrap();
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(got["disagg_prefill_dp_rank"], json!(1));
         let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::neutral() };
         let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
-        let refused = body(&asked, Some(&ranked), &Learnt::default(), false);
+        let refused = body(&asked, Some(&ranked), &EngineFacts::default(), false);
         assert!(matches!(refused, Err(Fault::Invalid(_))));
         let alone = check(&asked, None, false);
         assert_eq!((&alone["logprob_start_len"], &alone["stream"]), (&json!(0), &json!(false)));

@@ -14,7 +14,7 @@ use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client};
 use crate::{
-    Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, Shared, trace,
+    Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, SharedRequest, trace,
 };
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -28,13 +28,13 @@ pub(crate) struct Sglang {
     client: Client,
     /// Connector as configured, until the engine describes itself.
     given: Option<Connector>,
-    learnt: RwLock<Learnt>,
+    facts: RwLock<EngineFacts>,
     names: Names,
 }
 
 /// Results of the engine's latest self-description.
 #[derive(Clone, Debug, Default)]
-struct Learnt {
+struct EngineFacts {
     /// Transfer backend and role, where the engine is half of a pair.
     connector: Option<Connector>,
     /// Whether small priorities are urgent, unlike the default.
@@ -59,14 +59,14 @@ enum SaltField {
 
 impl Sglang {
     pub(crate) fn new(client: Client, given: Option<Connector>) -> Self {
-        let learnt = Learnt { connector: given.clone(), ..Learnt::default() };
-        Self { client, given, learnt: RwLock::new(learnt), names: Names::new() }
+        let facts = EngineFacts { connector: given.clone(), ..EngineFacts::default() };
+        Self { client, given, facts: RwLock::new(facts), names: Names::new() }
     }
 
     fn encode(&self, ask: &Ask, stream: bool) -> Result<Vec<u8>, Fault> {
-        let learnt = self.learnt.read();
-        let bootstrap = pairing::bootstrap(&ask.hand, learnt.connector.as_ref())?;
-        encode::body(ask, bootstrap.as_ref(), &learnt, stream)
+        let facts = self.facts.read();
+        let bootstrap = pairing::bootstrap(&ask.hand, facts.connector.as_ref())?;
+        encode::body(ask, bootstrap.as_ref(), &facts, stream)
     }
 }
 
@@ -88,8 +88,8 @@ impl Dialect for Sglang {
     }
 
     async fn describe(&self) -> Result<Description, Fault> {
-        let (description, learnt) = describe::describe(&self.client, self.given.as_ref()).await?;
-        *self.learnt.write() = learnt;
+        let (description, facts) = describe::describe(&self.client, self.given.as_ref()).await?;
+        *self.facts.write() = facts;
         Ok(description)
     }
 
@@ -106,13 +106,13 @@ impl Dialect for Sglang {
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
-        let keeps_weights = self.learnt.read().keeps_weights;
+        let keeps_weights = self.facts.read().keeps_weights;
         operate::operate(&self.client, operation, keeps_weights).await
     }
 
-    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
-        let (request, learnt) = (self.names.of(shared.request), self.learnt.read());
-        pairing::pair(request, (prefill, shared.rank), learnt.connector.as_ref())
+    fn pair(&self, shared: &SharedRequest, prefill: &RawValue) -> Result<Manner, Fault> {
+        let (request, facts) = (self.names.of(shared.request), self.facts.read());
+        pairing::pair(request, prefill, shared.rank, facts.connector.as_ref())
     }
 }
 

@@ -14,7 +14,7 @@
 //! answer (`SGLANG_REQUEST_STATE_WAIT_TIMEOUT`); by itself it would wait for decode for five minutes
 //! (`SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT`). Source: SGLang 0.5.23, `TokenizerManager`.
 
-use crate::{Connector, Fault, First, Hand, Manner, json};
+use crate::{Connector, Fault, FirstToken, Hand, Manner, json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use stator_handover::DpRank;
@@ -48,7 +48,8 @@ pub(super) enum Engine {
 /// Pairs an engine with `own` and this rank of the engine that advertises `prefill`.
 pub(super) fn pair(
     request: u64,
-    (prefill, rank): (&RawValue, u16),
+    prefill: &RawValue,
+    rank: u16,
     own: Option<&Connector>,
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
@@ -68,7 +69,7 @@ pub(super) fn pair(
     Ok(Manner::Together {
         prefill: both.clone(),
         decode: both,
-        first: First::Passed,
+        first: FirstToken::Passed,
         // Chunks are sent as they are computed, and prefill answers when the last has arrived.
         prompt_first: false,
     })
@@ -148,7 +149,7 @@ mod tests {
     }
 
     fn alone(request: u64, prefill: &RawValue, own: Option<&Connector>) -> Result<Manner, Fault> {
-        pair(request, (prefill, 0), own)
+        pair(request, prefill, 0, own)
     }
 
     #[test]
@@ -174,7 +175,7 @@ mod tests {
         for ranks in [1, 2, 3, 8, 16, u16::MAX] {
             for rank in [0, 1, ranks / 2, ranks - 1].into_iter().filter(|rank| *rank < ranks) {
                 for request in names {
-                    let told = pair(request, (&advert_of(ranks), rank), Some(&decode));
+                    let told = pair(request, &advert_of(ranks), rank, Some(&decode));
                     let Ok(Manner::Together { decode: told, .. }) = told else {
                         panic!("{told:?}")
                     };
@@ -196,9 +197,9 @@ mod tests {
         let of_older_agents = raw(
             r#"{"engine":"sglang","connector":"mooncake","bootstrap_host":"h","bootstrap_port":1}"#,
         );
-        assert!(pair(7, (&of_older_agents, 0), Some(&decode)).is_ok());
+        assert!(pair(7, &of_older_agents, 0, Some(&decode)).is_ok());
         for (advert, rank) in [(of_older_agents, 1), (advert_of(2), 2), (advert_of(0), 0)] {
-            let result = pair(7, (&advert, rank), Some(&decode));
+            let result = pair(7, &advert, rank, Some(&decode));
             assert!(matches!(result, Err(Fault::Unsupported(_))), "{rank}: {result:?}");
         }
     }

@@ -4,7 +4,7 @@ mod server;
 
 pub(crate) use server::{Reply, Seen, Server};
 
-use crate::{Answer, Ask, Delta, Fault, Hand, Shared};
+use crate::{Answer, Ask, Delta, Fault, Hand, SharedRequest};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use stator_protos::worker::Sampling;
@@ -27,8 +27,8 @@ pub(crate) fn ask(tokens: &[u32]) -> Ask {
 }
 
 /// A request that rank `rank` of another engine computes the prompt of.
-pub(crate) fn shared(request: u64, rank: u16) -> Shared {
-    Shared { request, rank, logprobs: false }
+pub(crate) fn shared(request: u64, rank: u16) -> SharedRequest {
+    SharedRequest { request, rank, logprobs: false }
 }
 
 pub(crate) fn raw(json: &str) -> Box<RawValue> {

@@ -2,7 +2,7 @@
 
 use crate::answer::Decoder;
 use crate::http::fault_of_request;
-use crate::json::First;
+use crate::json::FirstElement;
 use crate::logprobs::ranked;
 use crate::{Ask, Delta, Fault, Finish, Hand};
 use ::http::StatusCode;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 #[derive(Deserialize)]
 struct AnswerEvent<'a> {
     #[serde(borrow)]
-    choices: Option<First<Choice<'a>>>,
+    choices: Option<FirstElement<Choice<'a>>>,
     usage: Option<Usage>,
 }
 
@@ -111,6 +111,7 @@ impl Decode {
         if let Some(reason) = choice.finish_reason {
             self.finish = Some(self.finish(&reason.0, choice.stop_reason)?);
         }
+        // A prefill that ended by a stop token is the whole answer: nothing is left to hand over.
         if self.hands_over && self.finish == Some(Finish::Length) {
             delta.handover = choice.disaggregated_params.map(ToOwned::to_owned);
         }

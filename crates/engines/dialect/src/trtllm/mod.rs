@@ -35,8 +35,8 @@ use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client};
 use crate::{
-    Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, Shared,
-    trace,
+    Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation,
+    SharedRequest, trace,
 };
 use api::Api;
 use async_trait::async_trait;
@@ -177,10 +177,10 @@ impl Dialect for Trtllm {
         operate::operate(&self.client, operation).await
     }
 
-    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
-        let shared = Shared { request: self.names.of(shared.request), ..*shared };
+    fn pair(&self, shared: &SharedRequest, prefill: &RawValue) -> Result<Manner, Fault> {
+        let shared = SharedRequest { request: self.names.of(shared.request), ..*shared };
         let together = self.together && self.api.read().decodes_together();
-        pairing::pair(&shared, prefill, (self.connector.as_ref(), together))
+        pairing::pair(&shared, prefill, self.connector.as_ref(), together)
     }
 }
 

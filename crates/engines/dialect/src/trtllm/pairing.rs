@@ -14,7 +14,7 @@
 //! `serve/openai_disagg_service.py` and, in `_torch/disaggregation`, `transceiver.py`,
 //! `native/auxiliary.py` and `orchestration/coordinator.py`.
 
-use crate::{Connector, Fault, First, Manner, Shared, json};
+use crate::{Connector, Fault, FirstToken, Manner, SharedRequest, json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -121,9 +121,10 @@ pub(super) fn advert(own: Option<&Connector>, place: Option<Place>) -> Option<Bo
 /// Pairs an engine with `own` and the one that advertises `prefill`. `together` says whether both
 /// may be asked at once.
 pub(super) fn pair(
-    shared: &Shared,
+    shared: &SharedRequest,
     prefill: &RawValue,
-    (own, together): (Option<&Connector>, bool),
+    own: Option<&Connector>,
+    together: bool,
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
@@ -132,7 +133,7 @@ pub(super) fn pair(
         // Decode would lack the first token's logprob.
         Some(place) if together && !shared.logprobs => Ok(at_once(number(shared.request), place)),
         // It is among what prefill hands over.
-        _ => Ok(Manner::InTurn { prefill: None, first: First::Passed }),
+        _ => Ok(Manner::InTurn { prefill: None, first: FirstToken::Passed }),
     }
 }
 
@@ -146,7 +147,7 @@ fn at_once(id: u64, place: Place) -> Manner {
             schedule_style,
             place,
         }),
-        first: First::PassedUnlessLast,
+        first: FirstToken::PassedUnlessLast,
         // Chunks may be on their way before it is computed.
         prompt_first: false,
     }
@@ -173,13 +174,13 @@ mod tests {
         Place { ctx_info_endpoint: "tcp://10.0.0.1:5000".into(), ctx_dp_rank }
     }
 
-    fn shared(request: u64) -> Shared {
-        Shared { request, rank: 0, logprobs: false }
+    fn shared(request: u64) -> SharedRequest {
+        SharedRequest { request, rank: 0, logprobs: false }
     }
 
-    fn check(shared: &Shared, place: Option<Place>, together: bool) -> Manner {
+    fn check(shared: &SharedRequest, place: Option<Place>, together: bool) -> Manner {
         let prefill = advert(Some(&connector(Role::Prefill)), place).unwrap();
-        pair(shared, &prefill, (Some(&connector(Role::Decode)), together)).unwrap()
+        pair(shared, &prefill, Some(&connector(Role::Decode)), together).unwrap()
     }
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
             let Manner::Together { prefill, decode, first, prompt_first: false } = manner else {
                 panic!("{manner:?}")
             };
-            assert_eq!(first, First::PassedUnlessLast);
+            assert_eq!(first, FirstToken::PassedUnlessLast);
             let expected = format!(r#"{{"disagg_request_id":{id},"schedule_style":1}}"#);
             assert_eq!(prefill.get(), expected);
             assert_eq!(Context::read(&prefill).unwrap().disagg_request_id, id);
@@ -206,15 +207,15 @@ mod tests {
     #[test]
     fn where_anything_is_missing_it_is_in_turn() {
         let in_turn =
-            |manner| matches!(manner, Manner::InTurn { prefill: None, first: First::Passed });
+            |manner| matches!(manner, Manner::InTurn { prefill: None, first: FirstToken::Passed });
         assert!(in_turn(check(&shared(7), None, true)));
         assert!(in_turn(check(&shared(7), Some(place(None)), false)));
-        let logprobs = Shared { logprobs: true, ..shared(7) };
+        let logprobs = SharedRequest { logprobs: true, ..shared(7) };
         assert!(in_turn(check(&logprobs, Some(place(None)), true)));
         // What agents say that know no other manner.
         let old = raw(r#"{"engine":"trtllm","connector":"NIXL"}"#);
         let own = connector(Role::Both);
-        assert!(in_turn(pair(&shared(7), &old, (Some(&own), true)).unwrap()));
+        assert!(in_turn(pair(&shared(7), &old, Some(&own), true).unwrap()));
         let new = advert(Some(&own), None).unwrap();
         assert_eq!(new.get(), old.get());
     }
@@ -242,11 +243,11 @@ mod tests {
         let advert = advert(Some(&connector(Role::Prefill)), Some(place(None))).unwrap();
         let other = Connector { name: "UCX".into(), ..connector(Role::Decode) };
         for own in [None, Some(&connector(Role::Prefill)), Some(&other)] {
-            let result = pair(&shared(7), &advert, (own, true));
+            let result = pair(&shared(7), &advert, own, true);
             assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
         }
         let sglang = raw(r#"{"engine":"sglang","connector":"NIXL"}"#);
-        let result = pair(&shared(7), &sglang, (Some(&connector(Role::Decode)), true));
+        let result = pair(&shared(7), &sglang, Some(&connector(Role::Decode)), true);
         assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
     }
 

@@ -2,8 +2,8 @@
 
 use crate::testkit::{Reply, Server, ask, fixture, raw, read, recorded, shared};
 use crate::{
-    ApiKey, Ask, Connector, Dialect, Fault, Finish, First, Hand, Kind, Manner, Operation, Options,
-    Role, connect,
+    ApiKey, Ask, Connector, Dialect, Fault, Finish, FirstToken, Hand, Kind, Manner, Operation,
+    Options, Role, connect,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ async fn an_engine_is_described_as_far_as_it_tells() {
     let handover = described.handover.expect("it prefills");
     let decodes = super::tests::dialect(&server, Some(Role::Decode));
     let manner = decodes.pair(&shared(1, 0), &handover);
-    let in_turn = matches!(manner, Ok(Manner::InTurn { prefill: None, first: First::Passed }));
+    let in_turn = matches!(manner, Ok(Manner::InTurn { prefill: None, first: FirstToken::Passed }));
     assert!(in_turn, "{manner:?}");
     let manner = dialect.pair(&shared(1, 0), &handover);
     assert!(matches!(manner, Err(Fault::Unsupported(_))), "{manner:?}");
@@ -105,7 +105,7 @@ async fn both_are_asked_at_once_and_told_of_each_other() {
     let Manner::Together { prefill, decode, first, prompt_first: false } = manner else {
         panic!("{manner:?}")
     };
-    assert_eq!(first, First::PassedUnlessLast);
+    assert_eq!(first, FirstToken::PassedUnlessLast);
 
     let request = Ask { hand: Hand::Prefill(Some(prefill)), ..ask(&[1, 2]) };
     let (first, _) = read(prefills.generate(request).await.unwrap()).await.unwrap();
@@ -164,7 +164,7 @@ async fn servers_that_cannot_be_asked_at_once_are_asked_in_turn() {
         let decodes = dialect(&here, Some(Role::Decode));
         let pair =
             |together: &dyn Dialect| together.pair(&shared(7, 0), handover.as_ref().unwrap());
-        let in_turn = Manner::InTurn { prefill: None, first: First::Passed };
+        let in_turn = Manner::InTurn { prefill: None, first: FirstToken::Passed };
         let manner = pair(&*decodes).unwrap();
         assert_eq!(format!("{manner:?}"), format!("{in_turn:?}"), "not described yet");
         decodes.describe().await.unwrap();

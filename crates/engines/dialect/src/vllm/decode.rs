@@ -4,7 +4,7 @@ use super::handover;
 use super::usual::Usual;
 use crate::answer::Decoder;
 use crate::http::fault_of_request;
-use crate::json::{Entries, First};
+use crate::json::{Entries, FirstElement};
 use crate::logprobs::{Candidate, ranked};
 use crate::{Ask, Delta, Fault, Finish, Hand, TokenLogprobs};
 use ::http::StatusCode;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Deserialize)]
 struct AnswerEvent<'a> {
     #[serde(borrow, default)]
-    choices: First<Choice<'a>>,
+    choices: FirstElement<Choice<'a>>,
     usage: Option<Usage>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,

@@ -2,7 +2,7 @@
 
 use super::family::{self, Family};
 use super::handover::{self, Advert};
-use super::{Endpoint, Learnt, Target, moriio};
+use super::{Endpoint, EngineFacts, Target, moriio};
 use crate::events::{self, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
@@ -92,7 +92,7 @@ struct Transfer {
 pub(super) async fn describe(
     client: &Client,
     given: Option<&Connector>,
-) -> Result<(Description, Learnt), Fault> {
+) -> Result<(Description, EngineFacts), Fault> {
     // Asked at once: the configuration alone may take seconds.
     let (version, models, sources, metrics, info, endpoint) = tokio::try_join!(
         client.query_json::<Version>("/version"),
@@ -118,7 +118,7 @@ pub(super) async fn describe(
                 block_size: cache.as_ref().map(|cache| cache.block_size),
                 bootstrap,
                 engines,
-                moriio: moriio.as_ref().map(moriio::Own::advert),
+                moriio: moriio.as_ref().map(moriio::MoriioSetup::advert),
             })
         }
         _ => None,
@@ -138,7 +138,7 @@ pub(super) async fn describe(
         events: sources.values().filter_map(|said| event_source(said, client.host())).collect(),
         adapters: adapters.map(|model| model.id.clone()).collect(),
         handover: handover.map(|advert| json::raw(&advert)),
-        needs_prefill: moriio.as_ref().is_some_and(moriio::Own::needs_prefill),
+        needs_prefill: moriio.as_ref().is_some_and(moriio::MoriioSetup::needs_prefill),
         ..Description::default()
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
@@ -146,7 +146,7 @@ pub(super) async fn describe(
     let target = Target { endpoint, max_logprobs, unguided: is_unguided(&version) };
     let block_size = description.block_size;
     let version = Some(version);
-    Ok((description, Learnt { target, connector, version, block_size, moriio }))
+    Ok((description, EngineFacts { target, connector, version, block_size, moriio }))
 }
 
 /// Whether the version is before 0.11, where the fields for the form of an answer have other names.
@@ -195,13 +195,15 @@ fn moriio(
     connector: Option<&Connector>,
     version: &str,
     config: &Config,
-) -> Result<Option<moriio::Own>, Fault> {
+) -> Result<Option<moriio::MoriioSetup>, Fault> {
     let Some(own) = connector.filter(|own| family::family(&own.name) == Ok(Family::Moriio)) else {
         return Ok(None);
     };
     let extra = config.kv_transfer_config.as_ref().map(|said| &said.kv_connector_extra_config);
     let said = (extra.unwrap_or(&Value::Null), &config.parallel_config);
-    moriio::Own::read(version, own.role, said, client.host()).map(Some).map_err(Fault::Failed)
+    moriio::MoriioSetup::read(version, own.role, said, client.host())
+        .map(Some)
+        .map_err(Fault::Failed)
 }
 
 /// Bootstrap server of the engine's Mooncake connector, and the engine ids of its ranks, if that

@@ -22,9 +22,9 @@
 
 use super::family::{Family, family};
 use super::fields::{present, text};
-use super::{Learnt, kept, moriio};
+use super::{EngineFacts, kept, moriio};
 use crate::json;
-use crate::{Ask, Connector, Fault, First, Hand, Manner};
+use crate::{Ask, Connector, Fault, FirstToken, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use stator_handover::mooncake;
@@ -54,42 +54,43 @@ pub(super) fn has_bootstrap(connector: &str) -> bool {
     family(connector) == Ok(Family::Mooncake)
 }
 
-/// Pairs an engine with this `learnt` configuration and this rank of the engine that advertises
+/// Pairs an engine of these `facts` with this rank of the engine that advertises
 /// `prefill`.
 pub(super) fn pair(
     request: u64,
-    (prefill, rank): (&RawValue, u16),
-    learnt: &Learnt,
+    prefill: &RawValue,
+    rank: u16,
+    facts: &EngineFacts,
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
-    let own = Connector::decodes_after(learnt.connector.as_ref(), &theirs.connector)?;
-    if let Some(version) = learnt.version.as_ref().filter(|own| **own != theirs.version) {
+    let own = Connector::decodes_after(facts.connector.as_ref(), &theirs.connector)?;
+    if let Some(version) = facts.version.as_ref().filter(|own| **own != theirs.version) {
         let theirs = &theirs.version;
         return Err(Fault::Unsupported(format!("versions: vllm {theirs} there, {version} here")));
     }
     match family(&own.name)? {
-        Family::Nixl { reads } => Ok(in_turn(match learnt.block_size {
+        Family::Nixl { reads } => Ok(in_turn(match facts.block_size {
             // What decode has no KV of within the last block it computes, whatever it is.
             Some(block_size) if reads && theirs.block_size == Some(block_size) => {
-                First::Taken { block_size }
+                FirstToken::Taken { block_size }
             }
-            _ => First::Dropped,
+            _ => FirstToken::Dropped,
         })),
         Family::Mooncake => together(request, &theirs, rank),
-        Family::Storage | Family::Offloading => Ok(in_turn(First::Dropped)),
-        Family::Moriio => set_up(learnt)?.pair(request, theirs.moriio.as_ref()),
+        Family::Storage | Family::Offloading => Ok(in_turn(FirstToken::Dropped)),
+        Family::Moriio => set_up(facts)?.pair(request, theirs.moriio.as_ref()),
     }
 }
 
 /// The engine's MoRI-IO configuration.
-fn set_up(learnt: &Learnt) -> Result<&moriio::Own, Fault> {
+fn set_up(facts: &EngineFacts) -> Result<&moriio::MoriioSetup, Fault> {
     let unknown = || Fault::Unsupported("the engine has not said how its MoRI-IO is set up".into());
-    learnt.moriio.as_ref().ok_or_else(unknown)
+    facts.moriio.as_ref().ok_or_else(unknown)
 }
 
 /// Prefill is told nothing of decode.
-fn in_turn(first: First) -> Manner {
+fn in_turn(first: FirstToken) -> Manner {
     Manner::InTurn { prefill: None, first }
 }
 
@@ -107,7 +108,7 @@ fn together(request: u64, theirs: &Advert, rank: u16) -> Result<Manner, Fault> {
     Ok(Manner::Together {
         prefill: json::raw(&mooncake::prefill(&transfer_id)),
         decode: json::raw(&mooncake::decode(&transfer_id, engine, bootstrap)),
-        first: First::Dropped,
+        first: FirstToken::Dropped,
         // Blocks are written where the prefill's request has finished.
         prompt_first: true,
     })
@@ -145,12 +146,12 @@ pub(super) fn is_of_one_group(told: &RawValue) -> bool {
     blocks.len() == 1 || !(grouped || blocks.is_empty())
 }
 
-/// Refuses a hand that would harm an engine of which this was `learnt`.
-pub(super) fn check(hand: &Hand, learnt: &Learnt) -> Result<(), Fault> {
+/// Refuses a hand that would harm an engine of these `facts`.
+pub(super) fn check(hand: &Hand, facts: &EngineFacts) -> Result<(), Fault> {
     if matches!(hand, Hand::Whole | Hand::Canary) {
-        return learnt.moriio.as_ref().map_or(Ok(()), |own| own.check(hand));
+        return facts.moriio.as_ref().map_or(Ok(()), |own| own.check(hand));
     }
-    let own = learnt.connector.as_ref();
+    let own = facts.connector.as_ref();
     let own = own.ok_or_else(|| Fault::Unsupported("the engine has no connector".into()))?;
     let family = family(&own.name)?;
     let (role, able) = match hand {
@@ -169,19 +170,19 @@ pub(super) fn check(hand: &Hand, learnt: &Learnt) -> Result<(), Fault> {
         // It is told nothing, whatever was handed over.
         (Family::Storage, Hand::Decode(_)) => Ok(()),
         (Family::Offloading, Hand::Decode(told)) => kept::check(told),
-        (Family::Moriio, _) => set_up(learnt)?.check(hand),
+        (Family::Moriio, _) => set_up(facts)?.check(hand),
         _ => Err(Fault::Invalid(format!("handover: {} works the other way", own.name))),
     }
 }
 
 /// A request by the name that prefill's has where that is how prefill finds who waits for its KV.
-pub(super) fn in_name_of(learnt: &Learnt, ask: Ask) -> Result<Ask, Fault> {
-    let family = learnt.connector.as_ref().and_then(|own| family(&own.name).ok());
+pub(super) fn in_name_of(facts: &EngineFacts, ask: Ask) -> Result<Ask, Fault> {
+    let family = facts.connector.as_ref().and_then(|own| family(&own.name).ok());
     let (Some(Family::Nixl { reads: false }), Hand::Decode(told)) = (family, &ask.hand) else {
         return Ok(ask);
     };
     let theirs = params(told)?.remote_request_id.unwrap_or_default();
-    let name = learnt.target.endpoint.name_of(&theirs).map(str::to_owned);
+    let name = facts.target.endpoint.name_of(&theirs).map(str::to_owned);
     let unlike = || format!("handover: remote_request_id: {theirs:?} was not sent as decode's are");
     name.map(|id| Ask { id, ..ask }).ok_or_else(|| Fault::Invalid(unlike()))
 }

@@ -94,7 +94,7 @@ pub(super) fn check(told: &RawValue) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Learnt, handover};
+    use super::super::{EngineFacts, handover};
     use super::*;
     use crate::Role;
     use crate::testkit::{ask, raw};
@@ -105,7 +105,10 @@ mod tests {
     }
 
     fn check_hand(hand: &Hand, own: &Connector) -> Result<(), Fault> {
-        handover::check(hand, &Learnt { connector: Some(own.clone()), ..Learnt::default() })
+        handover::check(
+            hand,
+            &EngineFacts { connector: Some(own.clone()), ..EngineFacts::default() },
+        )
     }
 
     #[test]

@@ -24,8 +24,8 @@ use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client, Headers};
 use crate::{
-    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, Shared,
-    trace,
+    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation,
+    SharedRequest, trace,
 };
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
@@ -82,26 +82,26 @@ pub(crate) struct Vllm {
     client: Client,
     /// Connector as configured, for an engine that does not report one.
     given: Option<Connector>,
-    learnt: RwLock<Learnt>,
+    facts: RwLock<EngineFacts>,
     names: Names,
 }
 
 /// Results of the engine's latest self-description.
 #[derive(Clone, Debug, Default)]
-struct Learnt {
+struct EngineFacts {
     target: Target,
     connector: Option<Connector>,
     version: Option<String>,
     /// Tokens per KV block.
     block_size: Option<u32>,
     /// MoRI-IO setup, if that is the connector.
-    moriio: Option<moriio::Own>,
+    moriio: Option<moriio::MoriioSetup>,
 }
 
 impl Vllm {
     pub(crate) fn new(client: Client, given: Option<Connector>) -> Self {
-        let learnt = Learnt { connector: given.clone(), ..Learnt::default() };
-        Self { client, given, learnt: RwLock::new(learnt), names: Names::new() }
+        let facts = EngineFacts { connector: given.clone(), ..EngineFacts::default() };
+        Self { client, given, facts: RwLock::new(facts), names: Names::new() }
     }
 }
 
@@ -117,23 +117,23 @@ impl Dialect for Vllm {
     }
 
     async fn describe(&self) -> Result<Description, Fault> {
-        let (description, learnt) = describe::describe(&self.client, self.given.as_ref()).await?;
-        *self.learnt.write() = learnt;
+        let (description, facts) = describe::describe(&self.client, self.given.as_ref()).await?;
+        *self.facts.write() = facts;
         Ok(description)
     }
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         let (target, told, (ask, handover)) = {
-            let learnt = self.learnt.read();
-            handover::check(&ask.hand, &learnt)?;
+            let facts = self.facts.read();
+            handover::check(&ask.hand, &facts)?;
             let host = self.client.host();
-            kept::check_prompt(learnt.connector.as_ref(), &ask.tokens)?;
+            kept::check_prompt(facts.connector.as_ref(), &ask.tokens)?;
             // What others tell prefill is all that they need.
-            let told = learnt.moriio.is_some() && matches!(ask.hand, Hand::Prefill(_));
-            let ask = handover::in_name_of(&learnt, ask)?;
-            let ask = moriio::in_words_of(learnt.moriio.as_ref(), ask);
-            let worded = kept::in_words_of(learnt.connector.as_ref(), ask, host);
-            (learnt.target, told, worded)
+            let told = facts.moriio.is_some() && matches!(ask.hand, Hand::Prefill(_));
+            let ask = handover::in_name_of(&facts, ask)?;
+            let ask = moriio::in_words_of(facts.moriio.as_ref(), ask);
+            let worded = kept::in_words_of(facts.connector.as_ref(), ask, host);
+            (facts.target, told, worded)
         };
         // Who hands something over does so with its last word.
         let stream = encode::streams(&ask) && handover.is_none();
@@ -153,10 +153,10 @@ impl Dialect for Vllm {
         operate::operate(&self.client, operation).await
     }
 
-    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
-        let learnt = self.learnt.read();
+    fn pair(&self, shared: &SharedRequest, prefill: &RawValue) -> Result<Manner, Fault> {
+        let facts = self.facts.read();
         let request = self.names.of(shared.request);
-        handover::pair(request, (prefill, shared.rank), &learnt)
+        handover::pair(request, prefill, shared.rank, &facts)
     }
 }
 

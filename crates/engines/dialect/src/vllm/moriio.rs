@@ -19,7 +19,7 @@
 
 use super::fields::{present, text};
 use crate::json;
-use crate::{Ask, Fault, First, Hand, Manner, Role};
+use crate::{Ask, Fault, FirstToken, Hand, Manner, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -52,7 +52,7 @@ impl fmt::Display for Mode {
 
 /// An engine's MoRI-IO configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct MoriioSetup {
     mode: Mode,
     role: Role,
     /// Host at which its peers reach it, if known.
@@ -70,7 +70,7 @@ pub(super) struct Advert {
     tensor_parallel: u16,
 }
 
-impl Own {
+impl MoriioSetup {
     /// Reads it from an engine's configuration. `host` is where the engine was reached.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Own {
         // Other versions look for its beginning.
         let transfer_id = format!("tx-stator-{request:016x}");
         let prefill = Prefill::new(&transfer_id, place);
-        Ok(Manner::InTurn { prefill: Some(json::raw(&prefill)), first: First::Dropped })
+        Ok(Manner::InTurn { prefill: Some(json::raw(&prefill)), first: FirstToken::Dropped })
     }
 
     fn place<'a>(&self, host: &'a str) -> DecodePlace<'a> {
@@ -213,7 +213,7 @@ impl Own {
 type Members = BTreeMap<String, Box<RawValue>>;
 
 /// A request in MoRI-IO's words.
-pub(super) fn in_words_of(own: Option<&Own>, ask: Ask) -> Ask {
+pub(super) fn in_words_of(own: Option<&MoriioSetup>, ask: Ask) -> Ask {
     let writes = own.is_some_and(|own| own.mode == Mode::Write);
     let told = match &ask.hand {
         Hand::Decode(told) if writes => members(told),

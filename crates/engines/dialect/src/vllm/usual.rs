@@ -64,9 +64,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(ids: &str) -> Option<Vec<u32>> {
-        let learnt = r#"{"a":[[7]],"b":null}"#;
+        let facts = r#"{"a":[[7]],"b":null}"#;
         let mut usual = Usual::default();
-        usual.learn(learnt.as_bytes(), &learnt[6..9]);
+        usual.learn(facts.as_bytes(), &facts[6..9]);
         let mut tokens = vec![1];
         let event = format!("{{\"a\":[{ids}],\"b\":null}}");
         match usual.read(event.as_bytes(), &mut tokens) {
@@ -125,11 +125,11 @@ mod tests {
         fn what_was_learnt_changes_nothing_that_is_read(events in vec(event(), 0..20)) {
             let (mut decode, mut last) = (Decode::new(&ask(&[1])), None);
             for event in events {
-                let (mut learnt, mut alone) = (Delta::default(), Delta::default());
-                prop_assert_eq!(decode.event(event.as_bytes(), &mut learnt), Ok(()));
+                let (mut facts, mut alone) = (Delta::default(), Delta::default());
+                prop_assert_eq!(decode.event(event.as_bytes(), &mut facts), Ok(()));
                 Decode::new(&ask(&[1])).event(event.as_bytes(), &mut alone).unwrap();
-                prop_assert_eq!(&learnt.tokens, &alone.tokens);
-                prop_assert_eq!(learnt.cached_tokens, alone.cached_tokens);
+                prop_assert_eq!(&facts.tokens, &alone.tokens);
+                prop_assert_eq!(facts.cached_tokens, alone.cached_tokens);
                 last = alone.tokens.last().copied().or(last);
             }
             let mut end = Delta::default();

@@ -346,6 +346,7 @@ impl Translator {
                 }
                 continue;
             };
+            // An engine may hold a block several times in one medium: the last copy alone is news.
             let copies = &mut known.copies[removed.medium as usize];
             if *copies == 0 {
                 continue;

@@ -6,7 +6,7 @@ use super::directory;
 use super::wire::event::EventType;
 use crate::known::KnownObjects;
 use crate::record::decode_unleased;
-use crate::roster::{Read, Sight, Sighting};
+use crate::roster::{RecordResult, Sight, Sighting};
 use crate::source::EtcdSource;
 use crate::{DiscoveryError, Watch};
 use rand::Rng as _;
@@ -24,8 +24,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 
 /// Follows a prefix.
 pub(crate) struct EtcdWatcher {
-    reports: mpsc::Receiver<Report<Read>>,
-    known: KnownObjects<Read>,
+    reports: mpsc::Receiver<Report<RecordResult>>,
+    known: KnownObjects<RecordResult>,
     sight: Sight,
     _task: JoinSet<()>,
 }
@@ -65,7 +65,7 @@ impl Watch for EtcdWatcher {
 struct Follower {
     client: EtcdClient,
     prefix: String,
-    reports: mpsc::Sender<Report<Read>>,
+    reports: mpsc::Sender<Report<RecordResult>>,
 }
 
 /// Why following ended.
@@ -153,7 +153,7 @@ impl Follower {
         }
     }
 
-    async fn send(&self, report: Report<Read>) -> Result<(), End> {
+    async fn send(&self, report: Report<RecordResult>) -> Result<(), End> {
         self.reports.send(report).await.map_err(|_| End::Unheard)
     }
 }
@@ -162,6 +162,6 @@ fn lost(reason: &str) -> End {
     End::Lost(DiscoveryError::Unreachable(format!("etcd: {reason}")))
 }
 
-fn read(agent: &str, value: &[u8]) -> Read {
+fn read(agent: &str, value: &[u8]) -> RecordResult {
     decode_unleased(value, agent).map(Arc::new)
 }

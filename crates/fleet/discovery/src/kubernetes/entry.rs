@@ -28,10 +28,10 @@ pub(crate) struct KubernetesEntry {
     namespace: String,
     pod: Pod,
     /// The record that the server has, or may have.
-    published: Option<Published>,
+    published: Option<PublishedRecord>,
 }
 
-struct Published {
+struct PublishedRecord {
     agent: String,
     text: String,
     at: Instant,
@@ -99,14 +99,14 @@ impl Registry for KubernetesEntry {
         let agent = record.agent_id.clone();
         // Before the attempt: a server that does not answer may have done as it was asked.
         let (named, told) = (agent.clone(), text.clone());
-        self.published = Some(Published { agent: named, text: told, at: Instant::now() });
+        self.published = Some(PublishedRecord { agent: named, text: told, at: Instant::now() });
         self.apply(&agent, Some(&text)).await
     }
 
     /// The pod's life is the lease.
     async fn renew(&mut self) -> Result<(), DiscoveryError> {
         let due = self.published.as_ref().filter(|published| published.at.elapsed() >= REPAIR);
-        if let Some(Published { agent, text, .. }) = due {
+        if let Some(PublishedRecord { agent, text, .. }) = due {
             self.apply(agent, Some(text)).await?;
             self.published.iter_mut().for_each(|published| published.at = Instant::now());
         }

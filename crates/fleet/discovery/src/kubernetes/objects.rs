@@ -2,7 +2,7 @@
 //! defaults: a newer or older server must not blind anybody.
 
 use crate::record::decode_unleased;
-use crate::roster::Read;
+use crate::roster::RecordResult;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stator_kube::meta::{Condition, NoFields, Object, ObjectReference};
@@ -21,11 +21,11 @@ pub(super) struct Pod {
 
 /// Content of a custom resource.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Published {
+pub(super) struct AgentsObject {
     /// Identities of the pods that own it.
     pub(super) owners: Vec<String>,
     /// Published records, by agent.
-    pub(super) agents: BTreeMap<String, Read>,
+    pub(super) agents: BTreeMap<String, RecordResult>,
 }
 
 /// Reads a custom resource; `None` if it is being deleted, or no agent's.
@@ -33,7 +33,7 @@ pub(super) struct Published {
 /// # Errors
 ///
 /// If it is not one.
-pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
+pub(super) fn published(json: &str) -> serde_json::Result<Option<AgentsObject>> {
     #[derive(Default, Deserialize)]
     struct Spec {
         #[serde(default)]
@@ -56,7 +56,7 @@ pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
     });
     let owners = metadata.owner_references.into_iter().filter(|owner| owner.kind == "Pod");
     let owners = owners.map(|owner| owner.uid).collect();
-    Ok(Some(Published { owners, agents: agents.collect() }))
+    Ok(Some(AgentsObject { owners, agents: agents.collect() }))
 }
 
 /// A pod that is not being deleted.

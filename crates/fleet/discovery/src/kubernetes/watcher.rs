@@ -1,6 +1,6 @@
 //! The agents of a namespace: what they published, and which of their pods are ready.
 
-use super::objects::{ListedPod, Published, listed_in_slice, listed_pod, published};
+use super::objects::{AgentsObject, ListedPod, listed_in_slice, listed_pod, published};
 use super::{METADATA, SLICES, connect};
 use crate::known::KnownObjects;
 use crate::roster::{Absence, Sight, Sighting};
@@ -17,7 +17,7 @@ const REPORTS_MAX: usize = 256;
 /// News from the watches.
 pub(super) enum WatchNews {
     /// Of what agents published.
-    Published(Report<Published>),
+    Published(Report<AgentsObject>),
     /// Changes of the pods that stay.
     Pods(Report<Vec<ListedPod>>),
 }
@@ -87,7 +87,7 @@ impl Watch for KubernetesWatcher {
 /// Known objects of a namespace.
 #[derive(Default)]
 pub(super) struct NamespaceState {
-    published: KnownObjects<Published>,
+    published: KnownObjects<AgentsObject>,
     pods: KnownObjects<Vec<ListedPod>>,
     sight: Sight,
 }
@@ -109,7 +109,7 @@ impl NamespaceState {
         let ready: BTreeSet<_> = pods().filter(|pod| pod.is_ready).map(|pod| &pod.uid).collect();
         let listed: BTreeSet<_> = pods().map(|pod| &pod.uid).collect();
         let of = |pods: &BTreeSet<&String>| {
-            let owned = |it: &&Published| it.owners.iter().any(|owner| pods.contains(owner));
+            let owned = |it: &&AgentsObject| it.owners.iter().any(|owner| pods.contains(owner));
             self.published.objects.values().filter(owned).collect::<Vec<_>>()
         };
         let agents = of(&ready).into_iter().flat_map(|published| &published.agents);

@@ -8,17 +8,17 @@ fn connector(name: &str, role: Role) -> Connector {
     Connector { name: name.into(), role, bootstrap: None }
 }
 
-fn learnt(own: &Connector, version: &str) -> Learnt {
-    Learnt {
+fn facts(own: &Connector, version: &str) -> EngineFacts {
+    EngineFacts {
         connector: Some(own.clone()),
         version: Some(version.into()),
         block_size: Some(32),
-        ..Learnt::default()
+        ..EngineFacts::default()
     }
 }
 
 fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
-    super::check(hand, &Learnt { connector: own.cloned(), ..Learnt::default() })
+    super::check(hand, &EngineFacts { connector: own.cloned(), ..EngineFacts::default() })
 }
 
 fn told() -> Value {
@@ -90,34 +90,34 @@ fn an_engine_without_the_role_is_not_asked() {
 fn equal_connectors_of_equal_versions_pair() {
     let nixl = json!({"connector": "NixlConnector", "version": "0.32.0"}).to_string();
     let check = |own: &Connector, version: &str, theirs: &str| {
-        pair(7, (&raw(theirs), 0), &learnt(own, version))
+        pair(7, &raw(theirs), 0, &facts(own, version))
     };
     let own = connector("NixlConnector", Role::Both);
     let manner = check(&own, "0.32.0", &nixl);
-    assert!(matches!(manner, Ok(Manner::InTurn { prefill: None, first: First::Dropped })));
+    assert!(matches!(manner, Ok(Manner::InTurn { prefill: None, first: FirstToken::Dropped })));
     assert!(matches!(check(&own, "0.31.0", &nixl), Err(Fault::Unsupported(_))));
     assert!(matches!(check(&own, "0.32.0", "{}"), Err(Fault::Unsupported(_))));
     let other = connector("MooncakeConnector", Role::Both);
     assert!(matches!(check(&other, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
     let producer = connector("NixlConnector", Role::Prefill);
     assert!(matches!(check(&producer, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
-    let alone = pair(7, (&raw(&nixl), 0), &Learnt::default());
+    let alone = pair(7, &raw(&nixl), 0, &EngineFacts::default());
     assert!(matches!(alone, Err(Fault::Unsupported(_))));
 }
 
 #[test]
 fn the_first_token_is_taken_where_blocks_are_read_and_of_one_size() {
-    let check = |name: &str, theirs: Value, first: First| {
+    let check = |name: &str, theirs: Value, first: FirstToken| {
         let advert = json!({"connector": name, "version": "0.32.0", "block_size": theirs});
-        let own = learnt(&connector(name, Role::Decode), "0.32.0");
-        let manner = pair(7, (&raw(&advert.to_string()), 0), &own).unwrap();
+        let own = facts(&connector(name, Role::Decode), "0.32.0");
+        let manner = pair(7, &raw(&advert.to_string()), 0, &own).unwrap();
         let Manner::InTurn { prefill: None, first: found } = manner else { panic!("{manner:?}") };
         assert_eq!(found, first);
     };
-    check("NixlConnector", json!(32), First::Taken { block_size: 32 });
-    check("NixlConnector", json!(16), First::Dropped);
-    check("NixlConnector", json!(null), First::Dropped);
-    check("NixlPushConnector", json!(32), First::Dropped);
+    check("NixlConnector", json!(32), FirstToken::Taken { block_size: 32 });
+    check("NixlConnector", json!(16), FirstToken::Dropped);
+    check("NixlConnector", json!(null), FirstToken::Dropped);
+    check("NixlPushConnector", json!(32), FirstToken::Dropped);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn decode_has_the_name_of_prefills_request_where_prefill_writes() {
         told["remote_request_id"] = theirs;
         let target = Target { endpoint, ..Target::default() };
         let own = connector(connector_name, Role::Decode);
-        let learnt = Learnt { target, ..learnt(&own, "0.32.0") };
+        let facts = EngineFacts { target, ..facts(&own, "0.32.0") };
         let asked = Ask { hand: Hand::Decode(raw(&told.to_string())), ..ask(&[1]) };
-        assert_eq!(in_name_of(&learnt, asked).ok().as_ref().map(|ask| &*ask.id), id);
+        assert_eq!(in_name_of(&facts, asked).ok().as_ref().map(|ask| &*ask.id), id);
     };
     let (own, push) = (ask(&[1]).id, "NixlPushConnector");
     let (tokens, completions) = (Endpoint::Generate, Endpoint::Completions);
@@ -149,8 +149,8 @@ fn connectors_that_keep_the_kv_pair_in_turn() {
     for name in names.into_iter().chain(["LMCacheMPConnector", "OffloadingConnector"]) {
         let own = connector(name, Role::Both);
         let advert = json!({"connector": name, "version": "0.32.0", "block_size": 32});
-        let manner = pair(7, (&raw(&advert.to_string()), 0), &learnt(&own, "0.32.0"));
-        let dropped = |it: &Manner| matches!(it, Manner::InTurn { first: First::Dropped, .. });
+        let manner = pair(7, &raw(&advert.to_string()), 0, &facts(&own, "0.32.0"));
+        let dropped = |it: &Manner| matches!(it, Manner::InTurn { first: FirstToken::Dropped, .. });
         assert!(manner.as_ref().is_ok_and(dropped), "{manner:?}");
         assert_eq!(check(&Hand::Prefill(None), Some(&own)), Ok(()));
         let told = Hand::Prefill(Some(raw("{}")));
@@ -188,8 +188,9 @@ fn mooncake_is_told_both_halves_and_accepts_them() {
         engines: vec!["988f444d".into()],
         moriio: None,
     };
-    let manner = pair(10, (&json::raw(&advert), 0), &learnt(&own, "0.32.0")).unwrap();
-    let Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true } = manner
+    let manner = pair(10, &json::raw(&advert), 0, &facts(&own, "0.32.0")).unwrap();
+    let Manner::Together { prefill, decode, first: FirstToken::Dropped, prompt_first: true } =
+        manner
     else {
         panic!("{manner:?}")
     };
@@ -206,9 +207,9 @@ fn mooncake_is_told_both_halves_and_accepts_them() {
     assert!(check(&Hand::Decode(prefill), Some(&own)).is_err());
     // Of several ranks each has its own engine.
     let many = Advert { engines: vec!["a".into(), "b".into()], ..advert };
-    let learnt = learnt(&own, "0.32.0");
+    let facts = facts(&own, "0.32.0");
     let engine = |advert: &Advert, rank| {
-        let manner = pair(10, (&json::raw(advert), rank), &learnt)?;
+        let manner = pair(10, &json::raw(advert), rank, &facts)?;
         let Manner::Together { decode, .. } = manner else { panic!("{manner:?}") };
         Ok(params(&decode)?.remote_engine_id)
     };

@@ -12,14 +12,14 @@ fn says(read_mode: bool, parallel: usize) -> (Value, Value) {
     (extra, json!({"tensor_parallel_size": parallel}))
 }
 
-fn own(mode: Mode, role: Role) -> Own {
+fn own(mode: Mode, role: Role) -> MoriioSetup {
     let (extra, parallel) = says(mode == Mode::Read, 1);
-    Own::read("0.32.0", role, (&extra, &parallel), "127.0.0.1").unwrap()
+    MoriioSetup::read("0.32.0", role, (&extra, &parallel), "127.0.0.1").unwrap()
 }
 
 /// What the engines tell of a pair in this mode.
-fn pair(own: &Own, theirs: &Own) -> Result<Value, Fault> {
-    let Manner::InTurn { prefill: Some(told), first: First::Dropped } =
+fn pair(own: &MoriioSetup, theirs: &MoriioSetup) -> Result<Value, Fault> {
+    let Manner::InTurn { prefill: Some(told), first: FirstToken::Dropped } =
         own.pair(10, Some(&theirs.advert()))?
     else {
         panic!("prefill is told nothing");
@@ -104,7 +104,7 @@ fn an_engine_that_reads_computes_no_prompt_of_its_own() {
 fn engines_that_cannot_work_together_are_told_apart() {
     let with = |mode: Mode, role, parallel| {
         let (extra, parallel) = says(mode == Mode::Read, parallel);
-        Own::read("0.32.0", role, (&extra, &parallel), "127.0.0.1").unwrap()
+        MoriioSetup::read("0.32.0", role, (&extra, &parallel), "127.0.0.1").unwrap()
     };
     let check = |mode, here, there, works: bool| {
         let (decode, prefill) = (with(mode, Role::Decode, here), with(mode, Role::Prefill, there));
@@ -124,7 +124,7 @@ fn engines_that_cannot_work_together_are_told_apart() {
 #[test]
 fn where_decode_is_its_engine_says_or_its_address() {
     let host = |extra: Value, reached: &str| {
-        let own = Own::read("0.32.0", Role::Decode, (&extra, &json!({})), reached).unwrap();
+        let own = MoriioSetup::read("0.32.0", Role::Decode, (&extra, &json!({})), reached).unwrap();
         let told = pair(&own, &self::own(Mode::Write, Role::Prefill));
         told.map(|told| told["remote_host"].as_str().map(str::to_owned).unwrap())
     };
@@ -140,7 +140,7 @@ fn where_decode_is_its_engine_says_or_its_address() {
 fn what_an_engine_says_is_read_as_it_reads_it_itself() {
     let mode = |said: Value| {
         let extra = json!({"read_mode": said});
-        Own::read("0.32.0", Role::Decode, (&extra, &json!({})), "h").unwrap().mode
+        MoriioSetup::read("0.32.0", Role::Decode, (&extra, &json!({})), "h").unwrap().mode
     };
     for said in [json!(true), json!("True"), json!(" 1"), json!(1)] {
         assert_eq!(mode(said.clone()), Mode::Read, "{said}");
@@ -148,18 +148,18 @@ fn what_an_engine_says_is_read_as_it_reads_it_itself() {
     for said in [json!(false), json!(null), json!("yes"), json!(0), json!(2)] {
         assert_eq!(mode(said.clone()), Mode::Write, "{said}");
     }
-    let own = Own::read("0.32.0", Role::Decode, (&json!({}), &json!({})), "h").unwrap();
+    let own = MoriioSetup::read("0.32.0", Role::Decode, (&json!({}), &json!({})), "h").unwrap();
     assert_eq!((own.handshake_port, own.notify_port), (6301, 61005));
     assert_eq!((own.tensor_parallel, own.ranks), (1, 1));
     let extra = json!({"handshake_port": "", "notify_port": 0});
-    let usual = Own::read("0.32.0", Role::Decode, (&extra, &json!({})), "h").unwrap();
+    let usual = MoriioSetup::read("0.32.0", Role::Decode, (&extra, &json!({})), "h").unwrap();
     assert_eq!((usual.handshake_port, usual.notify_port), (6301, 61005));
 }
 
 #[test]
 fn what_is_not_supported_is_named() {
     let check = |version, role, parallel: Value, why: &str| {
-        let read = Own::read(version, role, (&json!({}), &parallel), "h");
+        let read = MoriioSetup::read(version, role, (&json!({}), &parallel), "h");
         assert!(read.is_err_and(|fault| fault.contains(why)), "{why}");
     };
     check("0.31.2", Role::Prefill, json!({}), "MoRI-IO of vllm 0.31.2");
