@@ -45,10 +45,9 @@ pub struct OperateArgs {
     pub operation: OperationArg,
 }
 
+// The same operations are three types: the command line has help texts and checks words, the
+// protocol has numbers that stay, and `stator_dialect::Operation` is what both become, checked.
 /// An operation on an engine.
-///
-/// The same operations are three types: the command line has help texts and checks words, the
-/// protocol has numbers that stay, and [`stator_dialect::Operation`] is what both become, checked.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperationArg {
     /// Forget all cached prefixes.
