@@ -82,6 +82,21 @@ fn a_refusal_is_the_clients_fault() {
 }
 
 #[test]
+fn a_division_by_zero_is_an_error_and_no_panic() {
+    for (divisor, expected) in
+        [("2", Some("True")), ("4", Some("False")), ("0", None), ("0.0", None)]
+    {
+        let rendered = render_hi(&format!("{{{{ 6 is divisibleby {divisor} }}}}"));
+        match expected {
+            Some(text) => assert_eq!(rendered.unwrap(), text, "{divisor}"),
+            None => assert!(rendered.unwrap_err().to_string().contains("divided by zero")),
+        }
+    }
+    let smallest = "{{ (-170141183460469231731687303715884105728) is divisibleby -1 }}";
+    assert_eq!(render_hi(smallest).unwrap(), "True");
+}
+
+#[test]
 fn a_template_that_loops_is_stopped() {
     let source =
         "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";

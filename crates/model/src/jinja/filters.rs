@@ -216,7 +216,7 @@ fn add_tests(environment: &mut Environment<'_>) {
         ($($name:literal: $test:ident)*) => { $(environment.add_test($name, tests::$test);)* };
     }
     add!(
-        "boolean": is_boolean "defined": is_defined "divisibleby": is_divisibleby
+        "boolean": is_boolean "defined": is_defined
         "endingwith": is_endingwith "escaped": is_safe "even": is_even "false": is_false
         "filter": is_filter "float": is_float "in": is_in "int": is_integer
         "integer": is_integer "lower": is_lower "mapping": is_mapping "none": is_none
@@ -229,6 +229,22 @@ fn add_tests(environment: &mut Environment<'_>) {
     );
     // The engine takes `none` for an empty list.
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_test("divisibleby", is_divisible);
+}
+
+/// Jinja's test `divisibleby`. The engine's own panics for zero, and Python raises an error.
+fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
+    let whole = |value: &Value| i128::try_from(value.clone()).ok();
+    let real = |value: &Value| f64::try_from(value.clone()).ok();
+    let (is_zero, is_divisible) = match (whole(value), whole(by)) {
+        // The smallest number has no quotient by -1, but no rest either.
+        (Some(value), Some(by)) => (by == 0, by != 0 && value.wrapping_rem(by) == 0),
+        _ => match (real(value), real(by)) {
+            (Some(value), Some(by)) => (by == 0.0, value % by == 0.0),
+            _ => (false, false),
+        },
+    };
+    if is_zero { Err(budget::refusal("divided by zero")) } else { Ok(is_divisible) }
 }
 
 /// The functions `range`, `dict` and `namespace`.
