@@ -158,8 +158,8 @@ impl PoolDirector {
     async fn render(&self, request: &ParsedRequest) -> Option<Vec<u32>> {
         let renderer = self.settings.renderer.as_ref()?;
         let route = match request.parsed.as_ref()?.api {
-            Api::ChatCompletions => "/v1/chat/completions",
-            Api::Completions => "/v1/completions",
+            Some(Api::ChatCompletions) => "/v1/chat/completions",
+            Some(Api::Completions) => "/v1/completions",
             _ => return None,
         };
         let rendered = renderer.render(route, &request.body, !request.media.is_empty()).await;

@@ -115,12 +115,12 @@ impl PromptMeter {
 fn tokenize(model: &Model, parsed: &ParsedBody, body: &[u8]) -> Option<Vec<u32>> {
     let (text, fields) = parsed.json(body)?;
     let tokens = match parsed.api {
-        Api::ChatCompletions => {
+        Some(Api::ChatCompletions) => {
             let request = chat::read(text).inspect_err(|error| unmeasured(error)).ok()?;
             model.encode_chat(request.input.conversation()?, SystemTime::now())
         }
         // A list of prompts is several requests to the engine, and measured as text.
-        Api::Completions => {
+        Some(Api::Completions) => {
             model.encode_prompt(&fields.raw(text, Field::Prompt).and_then(unquote)?, true)
         }
         _ => return None,

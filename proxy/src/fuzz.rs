@@ -10,12 +10,12 @@ use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use stator_api::steering::{Steering, SteeringHeaders};
-use stator_body::Object;
+use stator_body::{Api, Object};
 use stator_handover::moriio::Meeting;
-use stator_handover::{Api, Connector, Pair};
+use stator_handover::{Connector, Pair};
 use std::num::NonZeroU32;
 
-const APIS: [Api; 4] = [Api::Chat, Api::Completion, Api::Response, Api::Generate];
+const APIS: [Api; 4] = [Api::ChatCompletions, Api::Completions, Api::Responses, Api::VllmGenerate];
 const CONNECTORS: [Connector; 9] = [
     Connector::Nixlv2,
     Connector::SharedStorage,

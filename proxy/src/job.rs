@@ -5,9 +5,9 @@ use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::plan::Plan;
 use crate::space::Client;
-use stator_api::openai::{self, ApiError, TextApi};
+use stator_api::openai::{self, ApiError};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
-use stator_api::{GenerateOptions, GenerateRequest, Input, Prompt};
+use stator_api::{Api, GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
@@ -36,7 +36,7 @@ pub(crate) struct Job {
 /// 4xx, with the field at fault.
 pub(crate) fn prepare(
     body: &[u8],
-    api: TextApi,
+    api: Api,
     catalog: &Catalog,
     client: Client<'_>,
     settings: &ProxySettings,

@@ -13,14 +13,14 @@ fn record() -> ModelRecord {
 }
 
 /// Prompts of a body, checked against [`record`]; or the error's status, field and text.
-fn prompts(api: TextApi, members: &str) -> Result<Vec<Vec<u32>>, (u16, String, String)> {
+fn prompts(api: Api, members: &str) -> Result<Vec<Vec<u32>>, (u16, String, String)> {
     let body = format!("{{\"model\":\"m\",{members}}}");
     checked(api, body.as_bytes()).map_err(|error| {
         (error.status.as_u16(), error.param.clone().unwrap_or_default(), error.message.clone())
     })
 }
 
-fn checked(api: TextApi, body: &[u8]) -> Result<Vec<Vec<u32>>, ApiError> {
+fn checked(api: Api, body: &[u8]) -> Result<Vec<Vec<u32>>, ApiError> {
     let (model, record) = (model(), record());
     let request = openai::read(api, body)?;
     let prompts = tokens(&model, &request.input)?;
@@ -34,7 +34,7 @@ const COMPLETION: &str = r#""prompt":"a","max_tokens":1"#;
 
 #[track_caller]
 fn check(nvext: &str, expected: &[u32]) {
-    for (api, members) in [(TextApi::Chat, CHAT), (TextApi::Completion, COMPLETION)] {
+    for (api, members) in [(Api::ChatCompletions, CHAT), (Api::Completions, COMPLETION)] {
         let found = prompts(api, &format!("{members},\"nvext\":{nvext}"));
         assert_eq!(found, Ok(vec![expected.to_vec()]), "{api:?}");
     }
@@ -42,7 +42,7 @@ fn check(nvext: &str, expected: &[u32]) {
 
 #[track_caller]
 fn check_refused(nvext: &str, param: &str, message: &str) {
-    for (api, members) in [(TextApi::Chat, CHAT), (TextApi::Completion, COMPLETION)] {
+    for (api, members) in [(Api::ChatCompletions, CHAT), (Api::Completions, COMPLETION)] {
         let refused = prompts(api, &format!("{members},\"nvext\":{nvext}"));
         let (status, at, text) = refused.expect_err(nvext);
         assert_eq!((status, at.as_str()), (400, param), "{api:?}: {text}");
@@ -60,9 +60,9 @@ fn tokens_of_a_router_are_the_prompt() {
 fn without_tokens_the_text_is_the_prompt() {
     for nvext in ["null", "{}", r#"{"token_data":[]}"#, r#"{"token_data":null}"#] {
         let members = format!("{COMPLETION},\"nvext\":{nvext}");
-        assert_eq!(prompts(TextApi::Completion, &members), Ok(vec![vec![0]]), "{nvext}");
+        assert_eq!(prompts(Api::Completions, &members), Ok(vec![vec![0]]), "{nvext}");
         // This model has no template, so that a chat shows that it would have been rendered.
-        let refused = prompts(TextApi::Chat, &format!("{CHAT},\"nvext\":{nvext}"));
+        let refused = prompts(Api::ChatCompletions, &format!("{CHAT},\"nvext\":{nvext}"));
         assert_eq!(refused.expect_err(nvext).1, "model", "{nvext}");
     }
 }
@@ -72,9 +72,11 @@ fn tokens_of_a_router_are_held_to_the_models_limits() {
     let vocabulary = "has the token id 10, the vocabulary has 10 tokens";
     check_refused(r#"{"token_data":[3,10]}"#, "nvext.token_data", vocabulary);
     check(r#"{"token_data":[1,2,3,4,5,6,7]}"#, &[1, 2, 3, 4, 5, 6, 7]);
-    let (status, _, message) =
-        prompts(TextApi::Chat, &format!("{CHAT},\"nvext\":{{\"token_data\":[1,2,3,4,5,6,7,8]}}"))
-            .expect_err("eight tokens and one of an answer are nine");
+    let (status, _, message) = prompts(
+        Api::ChatCompletions,
+        &format!("{CHAT},\"nvext\":{{\"token_data\":[1,2,3,4,5,6,7,8]}}"),
+    )
+    .expect_err("eight tokens and one of an answer are nine");
     assert_eq!(status, 400, "{message}");
     assert!(message.contains('8'), "{message}");
 }

@@ -1,17 +1,16 @@
 //! Routes of requests.
 
 use http::Method;
+use stator_api::Api;
 use stator_api::openai::ApiError;
 
 /// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
-    /// Answer a conversation.
-    Chat,
-    /// Continue a text.
-    Completion,
-    /// Path that this proxy serves for no model, and that engines may serve themselves.
-    Engine(&'static str),
+    /// Answer a conversation, or continue a text.
+    Generate(Api),
+    /// API that this proxy serves for no model, and that engines may serve themselves.
+    Engine(Api),
     /// All models.
     Models,
     /// One model, by name.
@@ -37,18 +36,15 @@ impl<'a> Route<'a> {
     /// 404 for an unknown path, 405 for a known one with a method that it does not take.
     pub(crate) fn find(method: &Method, path: &'a str) -> Result<Self, ApiError> {
         let (route, allow) = match path {
-            "/v1/chat/completions" => (Self::Chat, POST),
-            "/v1/completions" => (Self::Completion, POST),
-            "/v1/embeddings" => (Self::Engine("/v1/embeddings"), POST),
-            "/v1/responses" => (Self::Engine("/v1/responses"), POST),
             "/v1/models" => (Self::Models, GET),
             "/health" => (Self::Health, GET),
             "/live" => (Self::Live, GET),
             "/metrics" => (Self::Metrics, GET),
             "/openapi.json" => (Self::OpenApi, GET),
-            _ => match path.strip_prefix("/v1/models/").filter(|name| !name.is_empty()) {
-                Some(name) => (Self::Model(name), GET),
-                None => return Err(ApiError::unknown_route(method.as_str(), path)),
+            _ => match (Self::of_api(path), path.strip_prefix("/v1/models/")) {
+                (Some(route), _) => (route, POST),
+                (None, Some(name)) if !name.is_empty() => (Self::Model(name), GET),
+                _ => return Err(ApiError::unknown_route(method.as_str(), path)),
             },
         };
         match allow.split(", ").any(|allowed| allowed == method.as_str()) {
@@ -57,12 +53,18 @@ impl<'a> Route<'a> {
         }
     }
 
+    fn of_api(path: &str) -> Option<Self> {
+        match Api::at(path)? {
+            api @ (Api::ChatCompletions | Api::Completions) => Some(Self::Generate(api)),
+            api @ (Api::Embeddings | Api::Responses) => Some(Self::Engine(api)),
+            _ => None,
+        }
+    }
+
     /// The route's name in metrics: few values, whatever clients send.
     pub(crate) fn label(&self) -> &'static str {
         match self {
-            Self::Chat => "/v1/chat/completions",
-            Self::Completion => "/v1/completions",
-            Self::Engine(path) => path,
+            Self::Generate(api) | Self::Engine(api) => api.path(),
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",
             Self::Health => "/health",

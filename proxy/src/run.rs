@@ -8,9 +8,10 @@ use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use http::StatusCode;
+use stator_api::Api;
 use stator_api::delta::{Identity, Usage};
+use stator_api::openai::ApiError;
 use stator_api::openai::response::{DONE, EventWriter, UsageMode, push_error_event, push_response};
-use stator_api::openai::{ApiError, TextApi};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -61,7 +62,7 @@ impl<'a> Run<'a> {
     pub(crate) async fn stream(
         &mut self,
         exchange: &mut Exchange,
-        api: TextApi,
+        api: Api,
     ) -> Result<(), Failure> {
         let created = created();
         let id = exchange.request_id().to_owned();
@@ -106,11 +107,7 @@ impl<'a> Run<'a> {
     }
 
     /// Collects the answer and writes it at once.
-    pub(crate) async fn whole(
-        &mut self,
-        exchange: &mut Exchange,
-        api: TextApi,
-    ) -> Result<(), Failure> {
+    pub(crate) async fn whole(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
         while self.advance(exchange).await? {}
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created: created(), model: &self.job.model_name };

@@ -18,7 +18,8 @@ use crate::space::{Account, Client};
 use crate::trace;
 use bytes::Bytes;
 use http::{StatusCode, header};
-use stator_api::openai::{ApiError, TextApi, openapi};
+use stator_api::Api;
+use stator_api::openai::{ApiError, openapi};
 use stator_runtime::admin::Readiness;
 use stator_runtime::trace::parent_from;
 use std::sync::Arc;
@@ -163,9 +164,8 @@ impl Service {
                 let body = self.models(route)?;
                 json(exchange, StatusCode::OK, body).await;
             }
-            Route::Chat => self.generate(exchange, TextApi::Chat).await?,
-            Route::Completion => self.generate(exchange, TextApi::Completion).await?,
-            Route::Engine(path) => self.engine(exchange, path).await?,
+            Route::Generate(api) => self.generate(exchange, api).await?,
+            Route::Engine(api) => self.engine(exchange, api.path()).await?,
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Service {
     }
 
     /// The way of every completion: read, prepare, place, and write what comes.
-    async fn generate(&self, exchange: &mut Exchange, api: TextApi) -> Result<(), Failure> {
+    async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
         let account = self.authorize(exchange)?;
         self.admit(exchange)?;
         let started = Instant::now();
@@ -261,7 +261,7 @@ impl Service {
     }
 
     /// Makes of a body what the workers need; the body is not kept.
-    fn prepare(&self, client: Client<'_>, api: TextApi, body: Bytes) -> Result<Job, ApiError> {
+    fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
         beside(&body, || job::prepare(&body, api, &self.catalog, client, &self.settings))
     }
 }

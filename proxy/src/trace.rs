@@ -8,8 +8,8 @@
 //! Source: OpenTelemetry's semantic conventions for generative AI (`gen_ai.…`); `gateway.request`
 //! is the picker's name.
 
+use stator_api::Api;
 use stator_api::delta::Usage;
-use stator_api::openai::TextApi;
 use stator_placement::Decision;
 use stator_protos::WorkerRank;
 use stator_runtime::trace::{KeyValue, Parent, Stages, TARGET};
@@ -20,13 +20,13 @@ const CANDIDATES_MAX: usize = 32;
 /// A completion from its head to the end of its answer, under the span of the client that `parent`
 /// gives.
 pub(crate) fn request(
-    api: TextApi,
+    api: Api,
     request_id: &str,
     parent: impl FnOnce() -> Option<Parent>,
 ) -> Stages {
     let operation = match api {
-        TextApi::Chat => "chat",
-        TextApi::Completion => "text_completion",
+        Api::Completions => "text_completion",
+        _ => "chat",
     };
     let span = tracing::info_span!(
         target: TARGET, "gateway.request", otel.kind = "server",

@@ -17,3 +17,4 @@ pub mod steering;
 pub use conversation::Conversation;
 pub use delta::Delta;
 pub use request::{GenerateOptions, GenerateRequest, Input, Prompt};
+pub use stator_body::Api;

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use stator_api::delta::{Identity, Usage};
+use stator_api::openai::chat;
 use stator_api::openai::response::{EventWriter, UsageMode};
-use stator_api::openai::{TextApi, chat};
-use stator_api::{Conversation, Delta, Input};
+use stator_api::{Api, Conversation, Delta, Input};
 use stator_model::{Model, StopMatcher};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -194,7 +194,7 @@ fn stream(model: &Model) {
         }
     });
     let identity = Identity { id: "0123456789abcdef", created: 1_700_000_000, model: "bench" };
-    let writer = EventWriter::new(TextApi::Chat, &identity, UsageMode::Off);
+    let writer = EventWriter::new(Api::ChatCompletions, &identity, UsageMode::Off);
     let mut out = Vec::new();
     measure("write a chunk", 500, |_| {
         out.clear();

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use stator_api::openai::escape::push_json_str;
 use stator_api::openai::response::DONE;
-use stator_body::{Object, ObjectEdit};
-use stator_handover::Api;
+use stator_body::{Api, Object, ObjectEdit};
+use stator_handover::is_single;
 use std::num::NonZeroU32;
 
 /// Longest joined answer, in bytes of its text and logprobs.
@@ -139,7 +139,7 @@ impl<'a> Chunks<'a> {
     pub(crate) fn new(body: &'a [u8], size: NonZeroU32) -> Result<Self, Whole> {
         let members = members(body).ok_or(Whole::Messages)?;
         let request = Object::parse(body).map_err(|_| Whole::Messages)?;
-        if !Api::Chat.is_single(&request) {
+        if !is_single(Api::ChatCompletions, &request) {
             return Err(Whole::Several);
         }
         let joins = |(name, raw): (&String, &&RawValue)| joins(name, raw.get());

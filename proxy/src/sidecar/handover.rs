@@ -24,7 +24,7 @@ use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
-use stator_handover::{EngineRequest, KvSource, Order, Pair, Supplies};
+use stator_handover::{EngineRequest, KvSource, Order, Pair, Supplies, is_single};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ impl Handover {
         let connector = self.settings.connector;
         let object = Object::parse(request.body).map_err(|_| Unusable::NotAnObject)?;
         let moves_kv = request.prefiller.is_some() || supplies.source.is_some();
-        if moves_kv && connector.is_used_once() && !request.api.is_single(&object) {
+        if moves_kv && connector.is_used_once() && !is_single(request.api, &object) {
             return Err(Unusable::Several);
         }
         let Some(prefiller) = request.prefiller else {

@@ -4,8 +4,8 @@
 //! Source: parts of messages in OpenAI's chats and responses and in Anthropic's messages.
 
 use serde_json::value::RawValue;
-use stator_body::Object;
-use stator_handover::Api;
+use stator_body::{Api, Object};
+use stator_handover::one_token;
 
 /// Members of a part that hold an image, a sound or a video, whatever the part's type is.
 const HOLDERS: [&str; 4] = ["image_url", "video_url", "audio_url", "input_audio"];
@@ -56,7 +56,7 @@ impl<'o, 'a> Media<'o, 'a> {
     pub(crate) fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
         self.parts.iter().filter_map(|part| {
             let message = [br#"[{"role":"user","content":["#, *part, b"]}]"].concat();
-            let edit = self.api.one_token(self.request).remove(|name| UNNEEDED.contains(&name));
+            let edit = one_token(self.api, self.request).remove(|name| UNNEEDED.contains(&name));
             Some(edit.set(member(self.api)?, message).finish())
         })
     }
@@ -65,9 +65,9 @@ impl<'o, 'a> Media<'o, 'a> {
 /// The member of a request that holds its messages.
 fn member(api: Api) -> Option<&'static str> {
     match api {
-        Api::Chat => Some("messages"),
-        Api::Response => Some("input"),
-        Api::Completion | Api::Generate => None,
+        Api::ChatCompletions | Api::Messages => Some("messages"),
+        Api::Responses => Some("input"),
+        _ => None,
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
                 {{"role":"user","content":[{{"type":"text","text":"look"}},{one},"x",{two}]}},
                 {{"role":"user","content":[{one}]}}],"max_tokens":90}}"#
         );
-        let requests = check(Api::Chat, &body);
+        let requests = check(Api::ChatCompletions, &body);
         assert_eq!(requests.len(), 2);
         for (request, part) in requests.iter().zip([one, two]) {
             let messages = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
@@ -130,10 +130,10 @@ mod tests {
         let anthropic = r#"{"messages":[{"content":[
             {"type":"image","source":{"type":"url","url":"http://a/1.png"}},
             {"type":"document","source":{"type":"url","url":"http://a/1.pdf"}}]}]}"#;
-        assert_eq!(check(Api::Chat, anthropic).len(), 1);
+        assert_eq!(check(Api::Messages, anthropic).len(), 1);
         let response = r#"{"input":[{"role":"user","content":[
             {"type":"input_image","image_url":"http://a/1.png"}]}]}"#;
-        let requests = check(Api::Response, response);
+        let requests = check(Api::Responses, response);
         assert!(requests[0].starts_with(r#"{"input":[{"role":"user","content":[{"type""#));
         assert!(requests[0].contains(r#""max_output_tokens":1"#));
     }
@@ -142,9 +142,9 @@ mod tests {
     fn what_is_no_medium_is_not_encoded() {
         let odd = r#"{"messages":[{"content":{"image_url":7}},
             {"content":[{"image_url":null},{"image_url":[]},["image_url"],null]}]}"#;
-        assert!(check(Api::Chat, odd).is_empty());
+        assert!(check(Api::ChatCompletions, odd).is_empty());
         for body in [r#"{"messages":"x"}"#, r#"{"input":"x"}"#, "{}"] {
-            for api in [Api::Chat, Api::Response, Api::Completion, Api::Generate] {
+            for api in [Api::ChatCompletions, Api::Responses, Api::Completions, Api::VllmGenerate] {
                 assert!(check(api, body).is_empty(), "{body}");
             }
         }
@@ -181,7 +181,7 @@ mod tests {
                 }
             }
             let messages: Vec<_> = messages.iter().map(|it| json!({"content": it})).collect();
-            let requests = check(Api::Chat, &json!({ "messages": messages }).to_string());
+            let requests = check(Api::ChatCompletions, &json!({ "messages": messages }).to_string());
             let found: Vec<Value> = requests.iter().map(|request| {
                 let request: Value = serde_json::from_str(request).expect("JSON");
                 request["messages"][0]["content"][0].clone()

@@ -4,7 +4,7 @@ use crate::upstream::target::Target;
 use bytes::Bytes;
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
-use stator_handover::Api;
+use stator_body::Api;
 
 /// A request that other engines are to help with.
 pub(crate) struct Request<'a> {

@@ -27,8 +27,7 @@ use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
-use stator_body::{FormError, FormScreen};
-use stator_handover::Api;
+use stator_body::{Api, FormError, FormScreen};
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;
@@ -196,6 +195,7 @@ impl Sidecar {
         let routing = Routing::read(&exchange.request().headers)?;
         let engine = self.engine(rank, routing.rank.as_ref())?;
         let api = Api::find(exchange.method(), exchange.path());
+        let api = api.filter(|api| stator_handover::is_prefillable(*api));
         let (encoders, source) = self.suppliers(exchange, api.is_some(), &routing);
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));

@@ -19,7 +19,8 @@ const PARSERS: [&str; 7] = [
 pub(crate) fn run(input: &[u8]) {
     let Some((choice, body)) = input.split_first() else { return };
     let parsers = PARSERS.map(|name| parser(name).expect("it is known"));
-    let paths: Vec<_> = parsers.iter().flat_map(|parser| parser.paths()).collect();
+    let families = parsers.iter().flat_map(|parser| parser.families());
+    let paths: Vec<_> = families.flat_map(|family| family.endings()).collect();
     let path = paths[usize::from(*choice) % paths.len()];
     screen(path, body);
     for set in [ParserSet::new(parsers.to_vec()), ParserSet::default()] {

@@ -1,11 +1,11 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
-use stator_api::openai::{ApiError, TextApi, read};
-use stator_api::{Input, Prompt};
+use stator_api::openai::{ApiError, read};
+use stator_api::{Api, Input, Prompt};
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
-    for api in [TextApi::Chat, TextApi::Completion] {
+    for api in [Api::ChatCompletions, Api::Completions] {
         match read(api, body) {
             Ok(request) => check_input(&request.input),
             Err(error) => check(&error),

@@ -9,6 +9,7 @@
 //! keep what concerns engines alone between proxies and engines.
 
 mod allow;
+mod api;
 mod body;
 mod clean;
 mod cursor;
@@ -31,6 +32,7 @@ mod usage;
 mod utf8;
 
 pub use allow::{FieldRules, ScreenError, Screening, SteeringField};
+pub use api::{Api, ApiFamily, ApiMatch};
 pub use body::{Body, BodyTooLong};
 pub use clean::AnswerCleaner;
 pub use edit::{Editor, Edits, Pieces};
@@ -40,8 +42,7 @@ pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};
 pub use object::{Object, ObjectEdit};
 pub use parse::{
-    Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt,
-    parser,
+    Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt, parser,
 };
 pub use rename::ModelNameRewriter;
 pub use scan::{ScanError, ScanErrorKind, scan};

@@ -20,18 +20,19 @@ pub mod options;
 pub mod response;
 
 pub use error::ApiError;
-pub use response::TextApi;
 
 use crate::request::GenerateRequest;
+use stator_body::Api;
 
-/// Reads and checks the body of a request to one of the two APIs.
+/// Reads and checks the body of a request to chats or completions.
 ///
 /// # Errors
 ///
-/// As [`chat::read`] and [`completion::read`].
-pub fn read(api: TextApi, body: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
+/// As [`chat::read`] and [`completion::read`]; 404 for any other API.
+pub fn read(api: Api, body: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     match api {
-        TextApi::Chat => chat::read(body),
-        TextApi::Completion => completion::read(body),
+        Api::ChatCompletions => chat::read(body),
+        Api::Completions => completion::read(body),
+        other => Err(ApiError::unknown_route("POST", other.path())),
     }
 }

@@ -7,17 +7,22 @@ use super::error::ApiError;
 use super::escape::{push_escaped, push_int, push_json_str};
 use super::logprobs::{self, push_list};
 use crate::delta::{Delta, FinishReason, Identity, Usage};
+use stator_body::Api;
 
 /// The end of every event stream.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// OpenAI's two APIs for text; their answers have different shapes.
+/// The shape of an answer. Completions hold text, and every other API a chat's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextApi {
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`.
-    Completion,
+enum AnswerShape {
+    Message,
+    Text,
+}
+
+impl AnswerShape {
+    fn of(api: Api) -> Self {
+        if api == Api::Completions { Self::Text } else { Self::Message }
+    }
 }
 
 /// Usage numbers in a stream's chunks.
@@ -45,7 +50,7 @@ impl UsageMode {
 /// Writes the events of one stream.
 #[derive(Clone, Debug)]
 pub struct EventWriter {
-    api: TextApi,
+    shape: AnswerShape,
     usage: UsageMode,
     /// `data: {"id":…,"choices":[`, the same for every event.
     prefix: Box<[u8]>,
@@ -53,11 +58,12 @@ pub struct EventWriter {
 
 impl EventWriter {
     /// Prepares what all events of the stream share.
-    pub fn new(api: TextApi, identity: &Identity<'_>, usage: UsageMode) -> Self {
+    pub fn new(api: Api, identity: &Identity<'_>, usage: UsageMode) -> Self {
+        let shape = AnswerShape::of(api);
         let mut prefix = Vec::with_capacity(160 + identity.model.len());
         prefix.extend_from_slice(b"data: ");
-        push_head(&mut prefix, api, identity, true);
-        Self { api, usage, prefix: prefix.into_boxed_slice() }
+        push_head(&mut prefix, shape, identity, true);
+        Self { shape, usage, prefix: prefix.into_boxed_slice() }
     }
 
     /// Whether the stream ends with [`EventWriter::usage`].
@@ -67,7 +73,7 @@ impl EventWriter {
 
     /// Appends a chat's first event of a choice, which names the role. Completions have none.
     pub fn role(&self, out: &mut Vec<u8>, choice: u32, so_far: Usage) {
-        if self.api == TextApi::Completion {
+        if self.shape == AnswerShape::Text {
             return;
         }
         out.extend_from_slice(&self.prefix);
@@ -84,23 +90,23 @@ impl EventWriter {
         out.extend_from_slice(&self.prefix);
         out.extend_from_slice(b"{\"index\":");
         push_int(out, delta.choice);
-        match self.api {
+        match self.shape {
             // A chat's last event has an empty delta unless text is left.
-            TextApi::Chat if delta.text.is_empty() && delta.finish.is_some() => {
+            AnswerShape::Message if delta.text.is_empty() && delta.finish.is_some() => {
                 out.extend_from_slice(b",\"delta\":{}")
             }
-            TextApi::Chat => {
+            AnswerShape::Message => {
                 out.extend_from_slice(b",\"delta\":{\"content\":\"");
                 push_escaped(out, delta.text);
                 out.extend_from_slice(b"\"}");
             }
-            TextApi::Completion => {
+            AnswerShape::Text => {
                 out.extend_from_slice(b",\"text\":\"");
                 push_escaped(out, delta.text);
                 out.push(b'"');
             }
         }
-        push_rest(out, self.api, delta);
+        push_rest(out, self.shape, delta);
         out.push(b']');
         self.end(out, so_far);
     }
@@ -136,30 +142,31 @@ pub fn push_error_event(out: &mut Vec<u8>, error: &ApiError) {
 /// Appends a whole response: `choices` in order, each complete.
 pub fn push_response(
     out: &mut Vec<u8>,
-    api: TextApi,
+    api: Api,
     identity: &Identity<'_>,
     choices: &[Delta<'_>],
     usage: Usage,
 ) {
-    push_head(out, api, identity, false);
+    let shape = AnswerShape::of(api);
+    push_head(out, shape, identity, false);
     for (at, choice) in choices.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
         out.extend_from_slice(b"{\"index\":");
         push_int(out, choice.choice);
-        match api {
-            TextApi::Chat => {
+        match shape {
+            AnswerShape::Message => {
                 out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":");
                 push_json_str(out, choice.text);
                 out.extend_from_slice(b",\"refusal\":null}");
             }
-            TextApi::Completion => {
+            AnswerShape::Text => {
                 out.extend_from_slice(b",\"text\":");
                 push_json_str(out, choice.text);
             }
         }
-        push_rest(out, api, choice);
+        push_rest(out, shape, choice);
     }
     out.extend_from_slice(b"],\"usage\":");
     push_usage(out, usage);
@@ -167,11 +174,11 @@ pub fn push_response(
 }
 
 /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`.
-fn push_head(out: &mut Vec<u8>, api: TextApi, identity: &Identity<'_>, stream: bool) {
-    let (prefix, object) = match (api, stream) {
-        (TextApi::Chat, true) => ("chatcmpl-", "chat.completion.chunk"),
-        (TextApi::Chat, false) => ("chatcmpl-", "chat.completion"),
-        (TextApi::Completion, _) => ("cmpl-", "text_completion"),
+fn push_head(out: &mut Vec<u8>, shape: AnswerShape, identity: &Identity<'_>, stream: bool) {
+    let (prefix, object) = match (shape, stream) {
+        (AnswerShape::Message, true) => ("chatcmpl-", "chat.completion.chunk"),
+        (AnswerShape::Message, false) => ("chatcmpl-", "chat.completion"),
+        (AnswerShape::Text, _) => ("cmpl-", "text_completion"),
     };
     out.extend_from_slice(b"{\"id\":\"");
     out.extend_from_slice(prefix.as_bytes());
@@ -186,12 +193,12 @@ fn push_head(out: &mut Vec<u8>, api: TextApi, identity: &Identity<'_>, stream: b
 }
 
 /// The members of a choice after its text, and its closing brace.
-fn push_rest(out: &mut Vec<u8>, api: TextApi, delta: &Delta<'_>) {
+fn push_rest(out: &mut Vec<u8>, shape: AnswerShape, delta: &Delta<'_>) {
     out.extend_from_slice(b",\"logprobs\":");
-    match (delta.logprobs, api) {
+    match (delta.logprobs, shape) {
         (None, _) => out.extend_from_slice(b"null"),
-        (Some(tokens), TextApi::Chat) => logprobs::push_chat(out, tokens),
-        (Some(tokens), TextApi::Completion) => logprobs::push_completion(out, tokens),
+        (Some(tokens), AnswerShape::Message) => logprobs::push_chat(out, tokens),
+        (Some(tokens), AnswerShape::Text) => logprobs::push_completion(out, tokens),
     }
     if let Some(ids) = delta.token_ids {
         out.extend_from_slice(b",\"token_ids\":");

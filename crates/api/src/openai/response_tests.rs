@@ -14,7 +14,7 @@ fn event(bytes: &[u8]) -> Value {
     serde_json::from_str(data).expect(data)
 }
 
-fn write(api: TextApi, mode: UsageMode, piece: &Delta<'_>) -> Value {
+fn write(api: Api, mode: UsageMode, piece: &Delta<'_>) -> Value {
     let mut out = Vec::new();
     EventWriter::new(api, &IDENTITY, mode).delta(&mut out, piece, USAGE);
     event(&out)
@@ -37,7 +37,7 @@ fn logprobs() -> Vec<TokenLogprob> {
 
 #[test]
 fn a_chat_streams_role_content_finish_and_usage() {
-    let writer = EventWriter::new(TextApi::Chat, &IDENTITY, UsageMode::Last);
+    let writer = EventWriter::new(Api::ChatCompletions, &IDENTITY, UsageMode::Last);
     let mut out = Vec::new();
     writer.role(&mut out, 1, USAGE);
     let head = |choices: Value, usage: Value| {
@@ -50,7 +50,7 @@ fn a_chat_streams_role_content_finish_and_usage() {
 
     let piece = |text, finish| {
         write(
-            TextApi::Chat,
+            Api::ChatCompletions,
             UsageMode::Last,
             &Delta { choice: 1, text, finish, ..Delta::default() },
         )
@@ -73,7 +73,7 @@ fn a_chat_streams_role_content_finish_and_usage() {
 
 #[test]
 fn usage_is_absent_last_or_continuous() {
-    let usage = |mode| write(TextApi::Chat, mode, &Delta::default()).get("usage").cloned();
+    let usage = |mode| write(Api::ChatCompletions, mode, &Delta::default()).get("usage").cloned();
     assert_eq!(usage(UsageMode::new(false, true)), None);
     assert_eq!(usage(UsageMode::new(true, false)), Some(Value::Null));
     assert_eq!(usage(UsageMode::new(true, true)), Some(usage_json()));
@@ -81,13 +81,13 @@ fn usage_is_absent_last_or_continuous() {
 
 #[test]
 fn a_completion_streams_text_and_no_role() {
-    let writer = EventWriter::new(TextApi::Completion, &IDENTITY, UsageMode::Off);
+    let writer = EventWriter::new(Api::Completions, &IDENTITY, UsageMode::Off);
     let mut out = Vec::new();
     writer.role(&mut out, 0, USAGE);
     assert!(out.is_empty());
     let piece = Delta { text: "x", token_ids: Some(&[3, 4]), ..Delta::default() };
     assert_eq!(
-        write(TextApi::Completion, UsageMode::Off, &piece),
+        write(Api::Completions, UsageMode::Off, &piece),
         json!({"id": "cmpl-7", "object": "text_completion", "created": 1_700_000_000u64, "model": "a\"b", "choices":
             [{"index": 0, "text": "x", "logprobs": null, "token_ids": [3, 4], "finish_reason": null}]})
     );
@@ -106,7 +106,7 @@ fn whole_responses_hold_all_choices_in_order() {
     };
     let message = |text| json!({"role": "assistant", "content": text, "refusal": null});
     assert_eq!(
-        whole(TextApi::Chat),
+        whole(Api::ChatCompletions),
         json!({"id": "chatcmpl-7", "object": "chat.completion", "created": 1_700_000_000u64, "model": "a\"b",
         "choices": [
             {"index": 0, "message": message("x"), "logprobs": null, "finish_reason": "stop"},
@@ -114,7 +114,7 @@ fn whole_responses_hold_all_choices_in_order() {
         ], "usage": usage_json()})
     );
     assert_eq!(
-        whole(TextApi::Completion)["choices"][1],
+        whole(Api::Completions)["choices"][1],
         json!({"index": 1, "text": "", "logprobs": null, "finish_reason": "length"})
     );
 }
@@ -127,7 +127,7 @@ fn chat_logprobs_list_tokens_with_bytes() {
     let mut chosen = token("é", -0.5);
     chosen["top_logprobs"] = json!([token("é", -0.5), token("i", -1.25), token("i", -2.5)]);
     assert_eq!(
-        write(TextApi::Chat, UsageMode::Off, &piece)["choices"][0]["logprobs"],
+        write(Api::ChatCompletions, UsageMode::Off, &piece)["choices"][0]["logprobs"],
         json!({"content": [chosen], "refusal": null})
     );
 }
@@ -137,7 +137,7 @@ fn completion_logprobs_are_columns() {
     let tokens = logprobs();
     let piece = Delta { logprobs: Some(&tokens), ..Delta::default() };
     assert_eq!(
-        write(TextApi::Completion, UsageMode::Off, &piece)["choices"][0]["logprobs"],
+        write(Api::Completions, UsageMode::Off, &piece)["choices"][0]["logprobs"],
         json!({"tokens": ["h", "é"], "token_logprobs": [null, -0.5],
             "top_logprobs": [null, {"é": -0.5, "i": -1.25}], "text_offset": [0, 1]})
     );

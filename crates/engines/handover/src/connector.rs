@@ -3,12 +3,12 @@
 //!
 //! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
 
-use crate::api::Api;
+use crate::limits::one_token;
 use crate::moriio::Meeting;
 use crate::supplies::{KV_PARAMETERS, Supplies};
 use crate::{mooncake, nixl, offloading, sglang};
 use serde_json::{Value, json};
-use stator_body::{Object, ObjectEdit};
+use stator_body::{Api, Object, ObjectEdit};
 
 /// Connector that hands KV over between two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -186,8 +186,8 @@ impl Connector {
     ) -> EngineRequest {
         let edit = match self {
             Self::Sglang => rendezvous(request, pair),
-            Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
-            _ => api.one_token(request),
+            Self::SharedStorage => one_token(api, request).replace(THRESHOLD, "0"),
+            _ => one_token(api, request),
         };
         let parameters = match self {
             Self::Nixlv2 | Self::Moriio => nixl::prefill(),

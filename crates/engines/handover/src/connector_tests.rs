@@ -19,7 +19,7 @@ const REQUEST: &str = r#"{"prompt":"a","max_tokens":9,"stream":true}"#;
 /// What prefill and decode are asked.
 fn check(connector: Connector, request: &str, answer: &str) -> (Value, Value) {
     let object = Object::parse(request.as_bytes()).expect("a sound object");
-    let prefill = connector.prefill(Api::Completion, &object, &pair(), &Supplies::default());
+    let prefill = connector.prefill(Api::Completions, &object, &pair(), &Supplies::default());
     let decode = connector.decode(&object, &pair(), answer.as_bytes()).expect("parameters");
     let tree = |told: &EngineRequest| serde_json::from_slice(&told.body).expect("it stays sound");
     (tree(&prefill), tree(&decode))
@@ -131,7 +131,7 @@ fn engines_that_write_over_moriio_are_told_one_transfer_and_the_rank() {
     let tree =
         |told: &EngineRequest| -> Value { serde_json::from_slice(&told.body).expect("sound") };
     for connector in [Connector::MoriioWrite, Connector::MoriioParallel] {
-        let asked = connector.prefill(Api::Completion, &object, &pair, &Supplies::default());
+        let asked = connector.prefill(Api::Completions, &object, &pair, &Supplies::default());
         let answer = br#"{"kv_transfer_params":{"remote_block_ids":[[1]]}}"#;
         let told = connector.decode(&object, &pair, answer).expect("it is told");
         assert!(is_short(&tree(&asked)) && is_whole(&tree(&told)), "{connector:?}");

@@ -7,9 +7,9 @@
 //! TensorRT-LLM is spoken to by the agent alone, so that its fields stand in its dialect. Start
 //! reading at [`Connector::prefill`].
 
-mod api;
 pub mod bootstrap;
 mod connector;
+mod limits;
 pub mod mooncake;
 pub mod moriio;
 pub mod nixl;
@@ -17,6 +17,6 @@ pub mod offloading;
 pub mod sglang;
 mod supplies;
 
-pub use api::Api;
 pub use connector::{Connector, DpRank, EngineRequest, MissingParameters, Order, Pair, gave_up};
+pub use limits::{is_prefillable, is_single, one_token};
 pub use supplies::{EC_PARAMETERS, KV_PARAMETERS, KvSource, Supplies};

@@ -1,6 +1,7 @@
 //! The APIs over plain HTTP: OpenAI's, Anthropic's, vLLM's and SGLang's own, and any other.
 
-use super::{Api, ParseError, Parsed, ParsedBody, Parser};
+use super::{ParseError, Parsed, ParsedBody, Parser};
+use crate::api::{Api, ApiFamily};
 use crate::fields::{Field, Span};
 
 /// OpenAI's API. A path that it does not know counts as completions.
@@ -11,38 +12,15 @@ impl Parser for OpenAi {
         "openai-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &[
-            "/chat/completions",
-            "/chat/completions/render",
-            "/completions",
-            "/completions/render",
-            "/responses",
-            "/conversations",
-            "/embeddings",
-            "/images/generations",
-            "/audio/speech",
-        ]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::OpenAi]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        let request = openai(openai_api(path), body, whole(body))?;
+        let api = Api::by_ending(self.families(), path).map_or(Api::Completions, |known| known.api);
+        let request = openai(api, body, whole(body))?;
         Ok(Parsed::Request(request.with_model()?))
     }
-}
-
-fn openai_api(path: &str) -> Api {
-    let path = path.strip_suffix("/render").unwrap_or(path);
-    let endings = [
-        ("/chat/completions", Api::ChatCompletions),
-        ("/responses", Api::Responses),
-        ("/conversations", Api::Conversations),
-        ("/embeddings", Api::Embeddings),
-        ("/images/generations", Api::Images),
-        ("/audio/speech", Api::Speech),
-    ];
-    let known = endings.into_iter().find(|(ending, _)| path.ends_with(ending));
-    known.map_or(Api::Completions, |(_, api)| api)
 }
 
 /// Reads the OpenAI request that stands at `at`; it may lack a model.
@@ -77,18 +55,13 @@ impl Parser for Anthropic {
         "anthropic-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &["/v1/messages", "/v1/messages/count_tokens"]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::Anthropic]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        let api = if path.ends_with("/messages") {
-            Api::Messages
-        } else if path.ends_with("/messages/count_tokens") {
-            Api::CountTokens
-        } else {
-            return Err(ParseError::Path(path.to_owned()));
-        };
+        let unknown = || ParseError::Path(path.to_owned());
+        let api = Api::by_ending(self.families(), path).ok_or_else(unknown)?.api;
         let request = ParsedBody::from_json(api, body, whole(body))?;
         if api == Api::Messages && !has(&request, body, Field::Messages, is_object_list) {
             let problem = "must have at least one message";
@@ -106,23 +79,13 @@ impl Parser for VllmHttp {
         "vllmhttp-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &[
-            "/inference/v1/generate",
-            "/chat/completions",
-            "/chat/completions/render",
-            "/completions",
-            "/completions/render",
-            "/responses",
-            "/conversations",
-            "/embeddings",
-            "/images/generations",
-            "/audio/speech",
-        ]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::Vllm, ApiFamily::OpenAi]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        if !path.ends_with("/inference/v1/generate") {
+        let known = Api::by_ending(self.families(), path);
+        if known.is_none_or(|known| known.api != Api::VllmGenerate) {
             return OpenAi.parse(path, body);
         }
         let request = ParsedBody::from_json(Api::VllmGenerate, body, whole(body))?;
@@ -142,15 +105,14 @@ impl Parser for SglangHttp {
         "sglanghttp-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &["/generate"]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::Sglang]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        if !path.ends_with("/generate") {
-            return Err(ParseError::Path(path.to_owned()));
-        }
-        let request = ParsedBody::from_json(Api::SglangGenerate, body, whole(body))?;
+        let unknown = || ParseError::Path(path.to_owned());
+        let api = Api::by_ending(self.families(), path).ok_or_else(unknown)?.api;
+        let request = ParsedBody::from_json(api, body, whole(body))?;
         let ids = has(&request, body, Field::InputIds, is_list);
         if !ids && !has(&request, body, Field::Text, is_text_or_list) {
             let problem = "must have input_ids or text field";
@@ -168,7 +130,7 @@ impl Parser for Passthrough {
         "passthrough-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
+    fn families(&self) -> &'static [ApiFamily] {
         &[]
     }
 

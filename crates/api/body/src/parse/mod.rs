@@ -7,9 +7,10 @@ mod request;
 mod rpc;
 mod set;
 
-pub use request::{Api, Input, ParsedBody, extension_salt};
+pub use request::{Input, ParsedBody, extension_salt};
 pub use set::{ParserSet, UnknownParser, parser};
 
+use crate::api::ApiFamily;
 use crate::grpc::FrameError;
 use crate::scan::ScanError;
 
@@ -18,8 +19,8 @@ pub trait Parser: Send + Sync {
     /// Name in configuration.
     fn name(&self) -> &'static str;
 
-    /// Endings of the paths it takes; a parser without any takes what no other does.
-    fn paths(&self) -> &'static [&'static str];
+    /// Families of APIs it reads; a parser of none takes what no other does.
+    fn families(&self) -> &'static [ApiFamily];
 
     /// Reads the body that came on `path`, which has neither a query nor a slash at its end.
     ///

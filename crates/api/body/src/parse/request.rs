@@ -1,6 +1,7 @@
 //! A request as the picker sees it.
 
 use super::ParseError;
+use crate::api::Api;
 use crate::cursor::find_member;
 use crate::edit::Editor;
 use crate::fields::{Field, Fields, Span, whole_number};
@@ -9,44 +10,11 @@ use crate::strings::unquote;
 use crate::text::prompt_bytes;
 use crate::tokens::read_token_ids;
 
-/// The API that a request belongs to. Its `/render` twin counts as the API itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Api {
-    /// OpenAI's chat completions.
-    ChatCompletions,
-    /// OpenAI's completions.
-    Completions,
-    /// OpenAI's responses.
-    Responses,
-    /// OpenAI's conversations.
-    Conversations,
-    /// OpenAI's embeddings.
-    Embeddings,
-    /// OpenAI's image generations.
-    Images,
-    /// OpenAI's speech.
-    Speech,
-    /// Anthropic's messages.
-    Messages,
-    /// Anthropic's token counting.
-    CountTokens,
-    /// vLLM's `/inference/v1/generate`.
-    VllmGenerate,
-    /// SGLang's `/generate`.
-    SglangGenerate,
-    /// vLLM's gRPC `Generate`.
-    GrpcGenerate,
-    /// vLLM's gRPC `Embed`.
-    GrpcEmbed,
-    /// A body that nobody has read.
-    Opaque,
-}
-
 /// A parsed request. Positions are those of the body that it was read from.
 #[derive(Clone, Debug)]
 pub struct ParsedBody {
-    /// The API.
-    pub api: Api,
+    /// The API; none for a body that nobody has read.
+    pub api: Option<Api>,
     /// The model, or the LoRA adapter, as the client names it; empty where the API names none.
     pub model: String,
     /// Whether the answer is to be streamed.
@@ -81,7 +49,7 @@ impl ParsedBody {
     /// A request about which nothing is known.
     pub(super) fn opaque() -> Self {
         Self {
-            api: Api::Opaque,
+            api: None,
             model: String::new(),
             stream: false,
             max_output_tokens: None,
@@ -96,7 +64,7 @@ impl ParsedBody {
         let fields = scan(text)?;
         let model = fields.raw(text, Field::Model).and_then(unquote).unwrap_or_default();
         Ok(Self {
-            api,
+            api: Some(api),
             model: model.into_owned(),
             stream: fields.flag(text, Field::Stream) == Some(true),
             max_output_tokens: max_output_tokens(text, &fields),
@@ -145,7 +113,7 @@ impl ParsedBody {
             return Some(ids.clone());
         }
         let (text, fields) = self.json(body)?;
-        let prompt = match self.api {
+        let prompt = match self.api? {
             Api::Completions => fields.get(Field::Prompt),
             Api::Embeddings => fields.get(Field::Input),
             Api::VllmGenerate => fields.get(Field::TokenIds),

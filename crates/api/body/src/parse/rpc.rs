@@ -1,7 +1,8 @@
 //! The APIs over gRPC: vLLM's engine service and Vertex AI's predictions.
 
 use super::http::openai;
-use super::{Api, Input, ParseError, Parsed, ParsedBody, Parser};
+use super::{Input, ParseError, Parsed, ParsedBody, Parser};
+use crate::api::{Api, ApiFamily};
 use crate::fields::Span;
 use crate::grpc::{FrameError, Message, Wire, message_in, push_numbers};
 
@@ -10,25 +11,20 @@ use crate::grpc::{FrameError, Message, Wire, message_in, push_numbers};
 /// Source: the messages of the `vllm.grpc.engine` package.
 pub(super) struct VllmGrpc;
 
-const GENERATE: &str = "/vllm.grpc.engine.VllmEngine/Generate";
-const EMBED: &str = "/vllm.grpc.engine.VllmEngine/Embed";
-
 impl Parser for VllmGrpc {
     fn name(&self) -> &'static str {
         "vllmgrpc-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &[GENERATE, EMBED]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::VllmGrpc]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        let request = if path.ends_with(GENERATE) {
-            generate(body, message_in(body)?)?
-        } else if path.ends_with(EMBED) {
-            embed(body, message_in(body)?)?
-        } else {
-            return Ok(Parsed::Skip);
+        let request = match Api::by_ending(self.families(), path).map(|known| known.api) {
+            Some(Api::GrpcGenerate) => generate(body, message_in(body)?)?,
+            Some(Api::GrpcEmbed) => embed(body, message_in(body)?)?,
+            _ => return Ok(Parsed::Skip),
         };
         Ok(Parsed::Request(request))
     }
@@ -36,7 +32,7 @@ impl Parser for VllmGrpc {
 
 /// Reads a `GenerateRequest`: `tokenized` 2, `text` 3, `sampling_params` 4, `stream` 5.
 fn generate(body: &[u8], message: Span) -> Result<ParsedBody, ParseError> {
-    let mut request = ParsedBody { api: Api::GrpcGenerate, ..ParsedBody::opaque() };
+    let mut request = ParsedBody { api: Some(Api::GrpcGenerate), ..ParsedBody::opaque() };
     for field in Message::at(body, message) {
         match field? {
             (2, Wire::Bytes(tokenized)) => add_tokens(body, tokenized, &mut request.input)?,
@@ -60,7 +56,7 @@ fn generate(body: &[u8], message: Span) -> Result<ParsedBody, ParseError> {
 
 /// Reads an `EmbedRequest`: `tokenized` 2.
 fn embed(body: &[u8], message: Span) -> Result<ParsedBody, ParseError> {
-    let mut request = ParsedBody { api: Api::GrpcEmbed, ..ParsedBody::opaque() };
+    let mut request = ParsedBody { api: Some(Api::GrpcEmbed), ..ParsedBody::opaque() };
     for field in Message::at(body, message) {
         if let (2, Wire::Bytes(tokenized)) = field? {
             add_tokens(body, tokenized, &mut request.input)?;
@@ -110,32 +106,22 @@ fn number_in(body: &[u8], message: Span, wanted: u64) -> Result<Option<u32>, Fra
 /// which numbers `data` 2.
 pub(super) struct VertexAi;
 
-const CHAT: &str = "PredictionService/ChatCompletions";
-const RAW: &str = "PredictionService/RawPredict";
-const STREAM_RAW: &str = "PredictionService/StreamRawPredict";
-
 impl Parser for VertexAi {
     fn name(&self) -> &'static str {
         "vertexai-parser"
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &[CHAT, RAW, STREAM_RAW]
+    fn families(&self) -> &'static [ApiFamily] {
+        &[ApiFamily::VertexAi]
     }
 
     fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        let api = if path.ends_with(CHAT) {
-            Api::ChatCompletions
-        } else if path.ends_with(RAW) || path.ends_with(STREAM_RAW) {
-            Api::Responses
-        } else {
-            return Ok(Parsed::Skip);
-        };
+        let Some(known) = Api::by_ending(self.families(), path) else { return Ok(Parsed::Skip) };
         let missing = ParseError::Field { request: "predict", problem: "must have http_body" };
         let http_body = bytes_in(body, message_in(body)?)?.ok_or(missing)?;
         // An empty `data` is left out of the message; the JSON that is not there is the error.
         let data = bytes_in(body, http_body)?.unwrap_or_default();
-        Ok(Parsed::Request(openai(api, body, data)?))
+        Ok(Parsed::Request(openai(known.api, body, data)?))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::http::{Anthropic, OpenAi, Passthrough, SglangHttp, VllmHttp};
 use super::rpc::{VertexAi, VllmGrpc};
 use super::{ParseError, Parsed, Parser};
+use crate::api::Api;
 
 /// Every parser there is.
 const PARSERS: [&dyn Parser; 7] =
@@ -52,14 +53,13 @@ impl ParserSet {
         let path = clean(path);
         let mut best: Option<(usize, &'static dyn Parser)> = None;
         for &parser in &self.parsers {
-            let endings = parser.paths().iter().filter(|ending| path.ends_with(**ending));
-            if let Some(length) = endings.map(|ending| ending.len()).max()
-                && best.is_none_or(|(longest, _)| length > longest)
+            if let Some(known) = Api::by_ending(parser.families(), path)
+                && best.is_none_or(|(longest, _)| known.ending.len() > longest)
             {
-                best = Some((length, parser));
+                best = Some((known.ending.len(), parser));
             }
         }
-        let rest = || self.parsers.iter().copied().find(|parser| parser.paths().is_empty());
+        let rest = || self.parsers.iter().copied().find(|parser| parser.families().is_empty());
         best.map(|(_, parser)| parser).or_else(rest).unwrap_or(self.parsers[0])
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::Api;
 use crate::fields::Field;
 use crate::grpc::tests::{bytes, frame, number, packed};
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ fn request(path: &str, body: &[u8]) -> ParsedBody {
 #[track_caller]
 fn check_api(path: &str, body: &str, api: Api) {
     let request = request(path, body.as_bytes());
-    assert_eq!((request.api, &*request.model), (api, "m"));
+    assert_eq!((request.api, &*request.model), (Some(api), "m"));
 }
 
 #[track_caller]
@@ -157,7 +158,7 @@ fn an_unread_body_has_nothing_to_know() {
     let Ok(Parsed::Request(request)) = passthrough.parse("/any", b"passthrough-parser") else {
         panic!("every body is taken")
     };
-    assert_eq!((request.api, &*request.model, request.stream), (Api::Opaque, "", false));
+    assert_eq!((request.api, &*request.model, request.stream), (None, "", false));
     assert!(request.editor(b"passthrough-parser").is_none());
     assert_eq!(request.prompt_bytes(b"passthrough-parser").count(), 0);
 }
@@ -171,7 +172,7 @@ fn vllm_requests_are_read_from_protobuf() {
     let message = [bytes(1, b"id"), bytes(2, &tokenized), bytes(4, &params), number(5, 1)].concat();
     let body = frame(&message);
     let request = request(GENERATE, &body);
-    assert_eq!((request.api, request.stream), (Api::GrpcGenerate, true));
+    assert_eq!((request.api, request.stream), (Some(Api::GrpcGenerate), true));
     assert_eq!(request.max_output_tokens, Some(64));
     assert_eq!(request.token_ids(&body), Some(vec![7, 300, 9]));
     assert!(request.editor(&body).is_none());
@@ -207,7 +208,7 @@ fn vertex_requests_carry_json_in_protobuf() {
     let body = frame(&[bytes(1, b"endpoint"), bytes(2, &http_body)].concat());
     let path = "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions";
     let request = request(path, &body);
-    assert_eq!((request.api, request.stream), (Api::ChatCompletions, true));
+    assert_eq!((request.api, request.stream), (Some(Api::ChatCompletions), true));
     assert_eq!(request.json(&body).map(|(text, _)| text), Some(&json[..]));
     assert_eq!(request.prompt_bytes(&body).collect::<Vec<_>>().concat(), b"\"user\"\"a\"");
     assert!(request.editor(&body).is_none());
