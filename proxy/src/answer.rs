@@ -244,6 +244,7 @@ impl Choice {
             logprobs: with_logprobs.then_some(&self.logprobs),
             token_ids: with_ids.then_some(&self.token_ids),
             finish: self.finish,
+            ..Delta::default()
         }
     }
 }

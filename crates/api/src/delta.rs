@@ -7,6 +7,10 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context length.
     Length,
+    /// The model calls tools and waits for their results.
+    ToolCalls,
+    /// A filter withheld the rest of the answer.
+    ContentFilter,
 }
 
 /// Tokens that a request took.
@@ -38,12 +42,36 @@ pub struct Delta<'a> {
     pub choice: u32,
     /// The text; may be empty.
     pub text: &'a str,
+    /// The model's thoughts before its answer; may be empty. Completions have none.
+    pub reasoning: &'a str,
+    /// Calls of tools, in order. Completions have none.
+    pub tool_calls: &'a [ToolCallDelta<'a>],
     /// The logprobs of the delta's tokens, where the request asked for them.
     pub logprobs: Option<&'a [TokenLogprob]>,
     /// The ids of the delta's tokens, where the request asked for them.
     pub token_ids: Option<&'a [u32]>,
     /// Set on a choice's last delta.
     pub finish: Option<FinishReason>,
+}
+
+/// New output of one call of a tool: all of it in a single body, a part of it in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolCallDelta<'a> {
+    /// The call, from 0.
+    pub index: u32,
+    /// The call's identity, in the call's first delta.
+    pub start: Option<ToolCallStart<'a>>,
+    /// The arguments as text of JSON; may be empty.
+    pub arguments: &'a str,
+}
+
+/// The identity of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolCallStart<'a> {
+    /// The id under which the client reports the call's result.
+    pub id: &'a str,
+    /// The function's name.
+    pub name: &'a str,
 }
 
 /// A token, as text and bytes, and its logprob.

@@ -13,6 +13,7 @@ pub mod escape;
 pub mod fields;
 pub mod guide;
 pub mod logprobs;
+mod message;
 mod messages;
 pub mod models;
 pub mod openapi;

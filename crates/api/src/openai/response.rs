@@ -6,6 +6,7 @@
 use super::error::ApiError;
 use super::escape::{push_escaped, push_int, push_json_str};
 use super::logprobs::{self, push_list};
+use super::message;
 use crate::delta::{Delta, FinishReason, Identity, Usage};
 use stator_body::Api;
 
@@ -91,14 +92,9 @@ impl EventWriter {
         out.extend_from_slice(b"{\"index\":");
         push_int(out, delta.choice);
         match self.shape {
-            // A chat's last event has an empty delta unless text is left.
-            AnswerShape::Message if delta.text.is_empty() && delta.finish.is_some() => {
-                out.extend_from_slice(b",\"delta\":{}")
-            }
             AnswerShape::Message => {
-                out.extend_from_slice(b",\"delta\":{\"content\":\"");
-                push_escaped(out, delta.text);
-                out.extend_from_slice(b"\"}");
+                out.extend_from_slice(b",\"delta\":");
+                message::push_delta(out, delta);
             }
             AnswerShape::Text => {
                 out.extend_from_slice(b",\"text\":\"");
@@ -157,9 +153,8 @@ pub fn push_response(
         push_int(out, choice.choice);
         match shape {
             AnswerShape::Message => {
-                out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":");
-                push_json_str(out, choice.text);
-                out.extend_from_slice(b",\"refusal\":null}");
+                out.extend_from_slice(b",\"message\":");
+                message::push_whole(out, choice);
             }
             AnswerShape::Text => {
                 out.extend_from_slice(b",\"text\":");
@@ -208,6 +203,8 @@ fn push_rest(out: &mut Vec<u8>, shape: AnswerShape, delta: &Delta<'_>) {
         None => b",\"finish_reason\":null}".as_slice(),
         Some(FinishReason::Stop) => b",\"finish_reason\":\"stop\"}",
         Some(FinishReason::Length) => b",\"finish_reason\":\"length\"}",
+        Some(FinishReason::ToolCalls) => b",\"finish_reason\":\"tool_calls\"}",
+        Some(FinishReason::ContentFilter) => b",\"finish_reason\":\"content_filter\"}",
     });
 }
 

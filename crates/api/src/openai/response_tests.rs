@@ -63,6 +63,11 @@ fn a_chat_streams_role_content_finish_and_usage() {
         piece("", Some(FinishReason::Stop)),
         head(choice(json!({}), json!("stop")), Value::Null)
     );
+    for (finish, name) in
+        [(FinishReason::ToolCalls, "tool_calls"), (FinishReason::ContentFilter, "content_filter")]
+    {
+        assert_eq!(piece("", Some(finish)), head(choice(json!({}), json!(name)), Value::Null));
+    }
     let last = head(choice(json!({"content": "z"}), json!("length")), Value::Null);
     assert_eq!(piece("z", Some(FinishReason::Length)), last);
 
