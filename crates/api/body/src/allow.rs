@@ -5,10 +5,11 @@
 
 use crate::cursor::Cursor;
 use crate::edit::{Change, Edits, reshape};
-use crate::fields::{Fields, Member, Span};
-use crate::form::FormError;
+use crate::fields::Fields;
+use crate::form_error::FormError;
 use crate::grpc::FrameError;
-use crate::scan::ScanError;
+use crate::scan_error::ScanError;
+use crate::span::{Member, Span};
 use crate::strings::unquote;
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! A position in JSON text that moves from token to token.
 
-use crate::fields::{Member, Span};
-use crate::scan::{DEPTH_MAX, ScanError, ScanErrorKind};
+use crate::scan_error::{DEPTH_MAX, ScanError, ScanErrorKind};
+use crate::span::{Member, Span};
 use crate::strings;
 
 /// Keys that a part of a message has which is an image, a sound or a video.

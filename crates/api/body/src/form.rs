@@ -5,6 +5,7 @@
 //! field where this reader found none: a form that two readers may take for different ones is refused.
 
 use crate::allow::{FieldRules, Screening};
+use crate::form_error::{FormError, HEAD_MAX_BYTES};
 use bytes::{Buf, Bytes};
 use memchr::memmem::{self, Finder};
 
@@ -12,31 +13,6 @@ use memchr::memmem::{self, Finder};
 ///
 /// Source: RFC 2046, section 5.1.1, for its characters as well.
 const BOUNDARY_MAX_BYTES: usize = 70;
-/// The longest head of a part; a name of a file has a few hundred bytes.
-const HEAD_MAX_BYTES: usize = 8 << 10;
-
-/// Why a form is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormError {
-    /// The type of the body names no boundary, or more than one, or an odd one.
-    #[error("a body of type multipart/form-data must have one boundary of 1 to 70 characters")]
-    Boundary,
-    /// The body does not begin with the boundary.
-    #[error("a body of type multipart must begin with a boundary")]
-    Begin,
-    /// A boundary stands where some readers see one and others do not.
-    #[error("a boundary of the form stands in an odd place")]
-    OddBoundary,
-    /// The head of a part is too long.
-    #[error("the head of a part of the form has more than {HEAD_MAX_BYTES} bytes")]
-    HeadTooLong,
-    /// The head of a part is not sound.
-    #[error("the head of a part of the form is malformed: {0}")]
-    Head(&'static str),
-    /// The last boundary is missing.
-    #[error("the form has no end")]
-    NoEnd,
-}
 
 /// Removes fields from one form while it goes by. At most one head of a part is held back.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Messages are read field by field, without generated types: the picker needs few of them.
 
-use crate::fields::Span;
+use crate::span::Span;
 use crate::usage::Usage;
 
 /// The compressed flag and the length, before each message.

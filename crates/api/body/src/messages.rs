@@ -3,8 +3,8 @@
 
 use crate::allow::{FieldRules, Screening};
 use crate::edit::Change;
-use crate::fields::Span;
 use crate::grpc::{FrameError, HEADER_BYTES, Message, Wire, message_in};
+use crate::span::Span;
 
 /// The largest number of a field.
 const NUMBER_MAX: u64 = (1 << 29) - 1;

@@ -4,8 +4,8 @@
 
 use crate::cursor::Cursor;
 use crate::edit::{Change, Edits, reshape, write_member};
-use crate::fields::{Member, Span};
-use crate::scan::{ScanError, ScanErrorKind};
+use crate::scan_error::{ScanError, ScanErrorKind};
+use crate::span::{Member, Span};
 use crate::strings::unquote;
 use bytes::Bytes;
 use std::borrow::Cow;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fields::Field;
+use crate::scan_error::DEPTH_MAX;
 use proptest::prelude::*;
 use serde_json::Value;
 

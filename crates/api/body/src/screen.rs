@@ -4,11 +4,12 @@
 
 use crate::allow::{FieldRules, ScreenError, Screening};
 use crate::edit::Change;
-use crate::fields::Span;
-use crate::form::{FormError, FormScreen, is_form};
+use crate::form::{FormScreen, is_form};
+use crate::form_error::FormError;
 use crate::messages;
 use crate::parse::{Input, ParsedBody};
 use crate::scan::scan;
+use crate::span::Span;
 use bytes::Bytes;
 
 /// The words of a request about its body.

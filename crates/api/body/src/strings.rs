@@ -1,6 +1,6 @@
 //! Strings of JSON: checked 32 bytes at a time, unescaped and escaped.
 
-use crate::scan::ScanErrorKind;
+use crate::scan_error::ScanErrorKind;
 use crate::utf8;
 use std::borrow::Cow;
 

@@ -1,7 +1,8 @@
 //! The user's input in a body, as bytes that two requests share where they share a prompt.
 
 use crate::cursor::Cursor;
-use crate::fields::{Field, Fields, Span};
+use crate::fields::{Field, Fields};
+use crate::span::Span;
 use crate::strings::unquote;
 
 /// Fields that precede the conversation in a prompt, in the order of the usual chat templates.

@@ -1,7 +1,8 @@
 //! Token counts of a response, read from its ends while it goes by.
 
 use crate::cursor::{Cursor, find_member};
-use crate::fields::{Span, whole_number};
+use crate::fields::whole_number;
+use crate::span::Span;
 use memchr::memmem::{self, Finder};
 use std::sync::LazyLock;
 

@@ -2,7 +2,8 @@
 
 use super::{ParseError, Parsed, ParsedBody, Parser};
 use crate::api::{Api, ApiFamily};
-use crate::fields::{Field, Span};
+use crate::fields::Field;
+use crate::span::Span;
 
 /// OpenAI's API. A path that it does not know counts as completions.
 pub(super) struct OpenAi;

@@ -12,7 +12,7 @@ pub use set::{ParserSet, UnknownParser, parser};
 
 use crate::api::ApiFamily;
 use crate::grpc::FrameError;
-use crate::scan::ScanError;
+use crate::scan_error::ScanError;
 
 /// Reads the requests of one family of APIs.
 pub trait Parser: Send + Sync {

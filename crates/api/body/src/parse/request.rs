@@ -3,9 +3,10 @@
 use super::ParseError;
 use crate::api::Api;
 use crate::cursor::find_member;
-use crate::edit::Editor;
-use crate::fields::{Field, Fields, Span, whole_number};
+use crate::editor::Editor;
+use crate::fields::{Field, Fields, whole_number};
 use crate::scan::scan;
+use crate::span::Span;
 use crate::strings::unquote;
 use crate::text::prompt_bytes;
 use crate::tokens::read_token_ids;

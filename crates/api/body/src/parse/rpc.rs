@@ -3,8 +3,8 @@
 use super::http::openai;
 use super::{Input, ParseError, Parsed, ParsedBody, Parser};
 use crate::api::{Api, ApiFamily};
-use crate::fields::Span;
 use crate::grpc::{FrameError, Message, Wire, message_in, push_numbers};
+use crate::span::Span;
 
 /// vLLM's engine service. Its other methods are skipped.
 ///

@@ -1,4 +1,5 @@
 use super::*;
+use crate::body::Body;
 use crate::scan::scan;
 use crate::scan::tests::{any_key, any_object, any_value};
 use proptest::prelude::*;
