@@ -9,6 +9,7 @@
 
 pub mod bootstrap;
 mod connector;
+mod engine_request;
 mod limits;
 pub mod mooncake;
 pub mod moriio;
@@ -17,6 +18,7 @@ pub mod offloading;
 pub mod sglang;
 mod supplies;
 
-pub use connector::{Connector, DpRank, EngineRequest, MissingParameters, Order, Pair, gave_up};
+pub use connector::{Connector, Order, Pair, gave_up};
+pub use engine_request::{DpRank, EngineRequest, MissingParameters};
 pub use limits::{is_prefillable, is_single, one_token};
 pub use supplies::{EC_PARAMETERS, KV_PARAMETERS, KvSource, Supplies};

@@ -18,7 +18,7 @@
 //! Source: `pkg/sidecar/proxy/connector_nixlv2.go`, `dp_rank.go` and `MORIIO_README.md` of llm-d's
 //! router, and `kv_connector/v1/moriio` of vLLM 0.32.0.
 
-use crate::connector::{DpRank, EngineRequest, MissingParameters};
+use crate::engine_request::{DpRank, EngineRequest, MissingParameters};
 use serde::Serialize;
 use serde_json::{Value, json};
 use stator_body::Object;

@@ -5,7 +5,7 @@
 //!
 //! Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
 
-use crate::connector::DpRank;
+use crate::engine_request::DpRank;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stator_body::ObjectEdit;
