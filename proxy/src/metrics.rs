@@ -23,7 +23,7 @@ pub(crate) struct Outcome {
 /// Why a prompt was not given to another worker than the one that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Whole {
-    /// A reason of [`Kept`](crate::standalone::place::Kept), `choices` or `prompt_logprobs`.
+    /// A reason of [`NoSplitReason`](crate::standalone::no_split::NoSplitReason), `choices` or `prompt_logprobs`.
     pub reason: &'static str,
 }
 

@@ -76,9 +76,9 @@ fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
 pub(crate) fn count(metrics: &Metrics, plan: &Plan, place: &Place, choices: usize) {
     if place.decision().prefill.is_some() {
         metrics.prompts_split.inc();
-    } else if let Some(kept) = place.kept() {
+    } else if let Some(no_split) = place.no_split() {
         let one_token = (plan.sampling.max_tokens == 1).then_some("one_token");
-        let reason = indivisible(plan, choices).or(one_token).unwrap_or(kept.name());
+        let reason = indivisible(plan, choices).or(one_token).unwrap_or(no_split.name());
         metrics.prompts_whole.get_or_create(&Whole { reason }).inc();
     }
 }

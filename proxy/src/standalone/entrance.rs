@@ -1,7 +1,7 @@
 //! Entrance of a request to a pool: it gets a place at once, or after it has waited its turn.
 
-use super::place::Place;
-use super::pool::Pool;
+use super::place::{Place, PoolGate};
+use super::workers::PoolWorkers;
 use stator_gate::{Attempt, Grant};
 use stator_placement::{Adapter, Constraint, Needs, PickError, PlacementRequest, Split};
 use stator_protos::WorkerRank;
@@ -74,7 +74,25 @@ impl Prompt {
 }
 
 /// Places those whose turn it is.
-pub(crate) struct Entrance(pub(crate) Weak<Pool>);
+pub(crate) struct Entrance {
+    pub(crate) workers: Arc<PoolWorkers>,
+    /// The gate that this entrance is behind.
+    pub(crate) gate: Weak<dyn PoolGate>,
+    /// Longest wait of requests that come while no worker is there.
+    pub(crate) worker_wait: Duration,
+}
+
+impl Entrance {
+    /// Books a request at workers, and gives it its place there.
+    pub(crate) fn place(
+        &self,
+        gate: &Arc<dyn PoolGate>,
+        request: &PlacementRequest<'_>,
+    ) -> Result<Place, PickError> {
+        let booked = self.workers.book(request)?;
+        Ok(Place::new(self.workers.clone(), gate.clone(), booked))
+    }
+}
 
 impl Grant for Entrance {
     type Request = Prompt;
@@ -82,9 +100,9 @@ impl Grant for Entrance {
     type Error = PickError;
 
     fn try_grant(&self, prompt: &mut Prompt, _: &BandPlace) -> Attempt<Place, PickError> {
-        let Some(pool) = self.0.upgrade() else { return Attempt::Failed(PickError::NoWorkers) };
+        let Some(gate) = self.gate.upgrade() else { return Attempt::Failed(PickError::NoWorkers) };
         let excludes = !prompt.excluded.is_empty();
-        let placed = pool.place(&prompt.request());
+        let placed = self.place(&gate, &prompt.request());
         prompt.lacks_workers = placed.as_ref().is_err_and(|error| is_absence(*error));
         match placed {
             Ok(place) => Attempt::Granted(place),
@@ -94,17 +112,19 @@ impl Grant for Entrance {
             Err(error) if !prompt.lacks_workers => Attempt::Failed(error),
             // A worker that failed it is better than none: it may have begun another life, and gets
             // nothing for a moment if it has not.
-            Err(_) => match pool.place(&PlacementRequest { excluded: &[], ..prompt.request() }) {
-                Ok(place) => Attempt::Granted(place),
-                Err(_) if prompt.is_particular() => Attempt::Wait,
-                Err(_) => Attempt::Stop,
-            },
+            Err(_) => {
+                let request = PlacementRequest { excluded: &[], ..prompt.request() };
+                match self.place(&gate, &request) {
+                    Ok(place) => Attempt::Granted(place),
+                    Err(_) if prompt.is_particular() => Attempt::Wait,
+                    Err(_) => Attempt::Stop,
+                }
+            }
         }
     }
 
     fn patience(&self, prompt: &Prompt) -> Option<Duration> {
-        let pool = self.0.upgrade()?;
-        (prompt.lacks_workers || pool.accepting() == 0).then_some(pool.worker_wait)
+        (prompt.lacks_workers || self.workers.accepting() == 0).then_some(self.worker_wait)
     }
 }
 

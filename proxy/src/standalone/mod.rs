@@ -6,16 +6,20 @@
 
 mod early;
 mod entrance;
+mod no_split;
 mod place;
 mod pool;
+mod pool_settings;
 mod pools;
 mod replicas;
 mod state;
+mod workers;
 
 pub(crate) use entrance::Prompt;
 pub(crate) use place::Place;
 pub(crate) use pool::Pool;
-pub(crate) use pools::{ModelPools, PoolSettings};
+pub(crate) use pool_settings::PoolSettings;
+pub(crate) use pools::ModelPools;
 
 #[cfg(test)]
 mod tests;

@@ -1,73 +1,58 @@
-//! A request's place at its workers, and why it has them.
+//! A request's place at its workers.
 
-use super::pool::{Pool, SUSPICION};
+use super::no_split::NoSplitReason;
+use super::workers::{BookedWorkers, PoolWorkers};
 use stator_fleet::AgentClient;
-use stator_placement::{Decision, SplitReason, Time};
+use stator_placement::Decision;
 use stator_protos::WorkerRank;
 use stator_protos::worker::PrefillPeer;
 use stator_queue::FlowId;
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// The gate before a pool, as the places behind it need it.
+pub(crate) trait PoolGate: Debug + Send + Sync {
+    /// Room may have come free.
+    fn kick(&self);
+
+    /// Charges a block of an answer to its flow.
+    fn charge_block(&self, payer: Payer);
+}
+
+/// The flow that pays for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payer {
+    /// Priority of the band.
+    pub(crate) band: i32,
+    pub(crate) flow: FlowId,
+}
 
 /// A request's place at a worker, and at another that computes its prompt first, if any. Dropping
 /// it gives all of it back.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) decision: Decision,
-    pub(crate) client: Arc<AgentClient>,
+    workers: Arc<PoolWorkers>,
+    gate: Arc<dyn PoolGate>,
+    decision: Decision,
+    client: Arc<AgentClient>,
     /// Client of the worker that computes the prompt, if that is another.
-    pub(crate) prefill: Option<Arc<AgentClient>>,
-    pub(crate) kept: Option<Kept>,
-    /// Payer of the answer: priority of the band, and flow.
-    pub(crate) payer: Option<(i32, FlowId)>,
-}
-
-/// Why the worker that answers computes the prompt too, in a pool where others could do so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kept {
-    /// No worker for prompts takes requests, or none that may take this one.
-    NoPrefillWorker,
-    /// None of the workers for prompts says how others get the KV.
-    NoHandover,
-    /// The policy, or the request, wants it so.
-    Policy,
-    /// It has most of the prompt.
-    Cached,
-    /// The worker for prompts has too much to compute.
-    PrefillLoad,
-    /// That is predicted to be faster.
-    Measured,
-}
-
-impl Kept {
-    /// The reason of a decision; `mute` if there are workers for prompts, and none says how others
-    /// get the KV.
-    pub(crate) fn new(reason: SplitReason, mute: bool) -> Self {
-        match reason {
-            SplitReason::NoPrefillWorkers if mute => Self::NoHandover,
-            SplitReason::NoPrefillWorkers | SplitReason::NobodyAlone => Self::NoPrefillWorker,
-            SplitReason::Policy => Self::Policy,
-            SplitReason::Uncached => Self::Cached,
-            SplitReason::PrefillLoad => Self::PrefillLoad,
-            SplitReason::Measured => Self::Measured,
-        }
-    }
-
-    /// Its name in metrics.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::NoPrefillWorker => "no_prefill_worker",
-            Self::NoHandover => "no_handover",
-            Self::Policy => "policy",
-            Self::Cached => "cached",
-            Self::PrefillLoad => "prefill_load",
-            Self::Measured => "measured",
-        }
-    }
+    prefill: Option<Arc<AgentClient>>,
+    no_split: Option<NoSplitReason>,
+    pub(crate) payer: Option<Payer>,
 }
 
 impl Place {
+    /// The place of a request that was booked at these workers.
+    pub(crate) fn new(
+        workers: Arc<PoolWorkers>,
+        gate: Arc<dyn PoolGate>,
+        booked: BookedWorkers,
+    ) -> Self {
+        let BookedWorkers { decision, client, prefill, no_split } = booked;
+        Self { workers, gate, decision, client, prefill, no_split, payer: None }
+    }
+
     /// The worker.
     pub(crate) fn worker(&self) -> WorkerRank {
         self.decision.worker
@@ -95,8 +80,8 @@ impl Place {
     }
 
     /// Why the worker computes the prompt itself, in a pool where others could do so.
-    pub(crate) fn kept(&self) -> Option<Kept> {
-        self.kept
+    pub(crate) fn no_split(&self) -> Option<NoSplitReason> {
+        self.no_split
     }
 
     /// Records that the prompt is computed, when the first token comes. The prefill worker's share
@@ -114,8 +99,7 @@ impl Place {
     ///
     /// Must be called after [`Place::prefill_done`].
     pub(crate) fn handed_over(&self, took: Duration) -> Option<Duration> {
-        let now = self.pool.now();
-        self.pool.state.lock().placement.handed_over(&self.decision, took, now)
+        self.workers.handed_over(&self.decision, took)
     }
 
     /// Records that the first token came although the prefill worker did not compute the prompt.
@@ -126,38 +110,22 @@ impl Place {
 
     /// Releases the prefill worker: `as_planned` is how long ago prefill ended, `None` if it failed.
     fn prefilled(&self, as_planned: Option<Duration>) {
-        let now = self.pool.now();
-        let mut state = self.pool.state.lock();
-        if let Some(leg) = &self.decision.prefill {
-            if let Some(ago) = as_planned {
-                let done = Time(now.0.saturating_sub(ago));
-                state.placement.prefill_done(leg.booking, done);
-            } else {
-                let now = Instant::now();
-                state.suspect(leg.worker, now, now + SUSPICION);
-            }
-            state.placement.release(leg.booking);
-        }
-        state.placement.prefill_done(self.decision.booking, now);
-        drop(state);
-        self.pool.changed();
-        self.pool.gate.kick();
+        self.workers.prefilled(&self.decision, as_planned);
+        self.gate.kick();
     }
 
     /// The answer filled one more block.
     pub(crate) fn output_block(&self) {
-        self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
-        self.pool.changed();
-        if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {
-            self.pool.gate.charge(band, flow, self.pool.block_size.get().into());
+        self.workers.output_block(&self.decision);
+        if let Some(payer) = self.payer {
+            self.gate.charge_block(payer);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.pool.state.lock().placement.release_all(&self.decision);
-        self.pool.changed();
-        self.pool.gate.kick();
+        self.workers.release(&self.decision);
+        self.gate.kick();
     }
 }

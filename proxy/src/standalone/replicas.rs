@@ -1,5 +1,6 @@
 //! The pools of this process, as other replicas of it are told of them.
 
+use super::place::PoolGate;
 use super::pool::Pool;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -38,10 +39,12 @@ impl Replicas {
             tracing::warn!(model = name, "more models than replicas share: this one is not");
             return;
         };
-        let sessions =
-            pool.binds_sessions().then(|| self.peers.share(&format!("sessions of {name}")));
+        let sessions = pool
+            .workers()
+            .binds_sessions()
+            .then(|| self.peers.share(&format!("sessions of {name}")));
         let sessions = sessions.flatten();
-        pool.share(PoolLink { outbox: self.peers.outbox(), id, sessions });
+        pool.workers().share(PoolLink { outbox: self.peers.outbox(), id, sessions });
         self.shared.enter((id, sessions), pool.clone());
     }
 
@@ -71,7 +74,7 @@ impl Shared {
             self.sessions.write().insert(id, pool.clone());
         }
         let mut pools = self.pools.write();
-        let before = |entry: &Entry| entry.changes + entry.pool.changes() + 1;
+        let before = |entry: &Entry| entry.changes + entry.pool.workers().changes() + 1;
         let changes = pools.get(&id).map_or(0, before);
         pools.insert(id, Entry { pool, changes });
     }
@@ -102,8 +105,8 @@ impl Blocks for Shared {
         most: usize,
     ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
         match self.with_sessions(pool) {
-            Some(pool) => pool.sessions(from, most),
-            None => self.of(pool)?.predictions(from, most),
+            Some(pool) => pool.workers().sessions(from, most),
+            None => self.of(pool)?.workers().predictions(from, most),
         }
     }
 
@@ -121,38 +124,38 @@ impl Replica for Shared {
         let pools = self.pools.read();
         let Some(Entry { pool, changes }) = pools.get(&pool) else { return false };
         // Before what is in flight is looked at: what changes meanwhile is looked at again.
-        let now = changes + pool.changes();
+        let now = changes + pool.workers().changes();
         let changed = std::mem::replace(seen, now) != now;
         if changed {
-            out.extend(pool.booked());
+            out.extend(pool.workers().booked());
         }
         changed
     }
 
     fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]) {
         if let Some(pool) = self.of(pool) {
-            pool.set_others(others);
+            pool.workers().set_others(others);
         }
     }
 
     fn may_have_room(&self, pool: PoolId) {
         if let Some(pool) = self.of(pool) {
-            pool.gate.kick();
+            pool.kick();
         }
     }
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if let Some(pool) = self.with_sessions(pool) {
-            pool.bound_elsewhere(worker, sequence);
+            pool.workers().bound_elsewhere(worker, sequence);
         } else if let Some(pool) = self.of(pool) {
-            pool.sent_elsewhere(worker, sequence);
+            pool.workers().sent_elsewhere(worker, sequence);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::pools::PoolSettings;
+    use super::super::pool_settings::PoolSettings;
     use super::*;
     use stator_protos::discovery::ModelRecord;
 
@@ -169,10 +172,10 @@ mod tests {
         let mut look = |shared: &Shared| shared.own(id, &mut seen, &mut Vec::new());
         assert!(!look(&shared), "it is not here");
         let first = pool();
-        first.share(PoolLink { outbox: Default::default(), id, sessions: None });
+        first.workers().share(PoolLink { outbox: Default::default(), id, sessions: None });
         shared.enter((id, None), first.clone());
         assert!(!look(&shared), "nothing was ever sent");
-        first.changed();
+        first.workers().changed();
         assert!(look(&shared));
         assert!(!look(&shared));
         shared.enter((id, None), pool());

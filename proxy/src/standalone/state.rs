@@ -1,6 +1,6 @@
 //! The workers of a pool as their agents tell of them, and the placement that is told the same.
 
-use super::place::Kept;
+use super::no_split::NoSplitReason;
 use rustc_hash::FxHashMap;
 use stator_fleet::AgentClient;
 use stator_placement::{Placement, SplitReason, Worker, profile};
@@ -13,7 +13,7 @@ use std::time::Instant;
 const FORMER_ADAPTERS_MAX: usize = 4096;
 
 /// Members and the placement's workers change together.
-pub(crate) struct State {
+pub(crate) struct PoolState {
     pub(crate) placement: Placement,
     members: FxHashMap<WorkerRank, Member>,
     parts: Parts,
@@ -40,7 +40,7 @@ struct Parts {
     mute: usize,
 }
 
-impl State {
+impl PoolState {
     pub(crate) fn new(placement: Placement) -> Self {
         Self {
             placement,
@@ -125,9 +125,9 @@ impl State {
     }
 
     /// Why a worker computes a prompt itself; `None` where all members do everything.
-    pub(crate) fn kept(&self, reason: SplitReason) -> Option<Kept> {
+    pub(crate) fn no_split(&self, reason: SplitReason) -> Option<NoSplitReason> {
         let Parts { all, prefill, mute } = self.parts;
-        (all > 0).then(|| Kept::new(reason, prefill > 0 && prefill == mute))
+        (all > 0).then(|| NoSplitReason::new(reason, prefill > 0 && prefill == mute))
     }
 
     /// Whether a member who answers has this adapter loaded, or had when it left.

@@ -82,7 +82,7 @@ fn told(role: usize, (handover, needs_prefill): (bool, bool), adapters: &[u8]) -
     }
 }
 
-fn step(state: &mut State, model: &mut Model, clients: &[Arc<AgentClient>], step: &Step) {
+fn step(state: &mut PoolState, model: &mut Model, clients: &[Arc<AgentClient>], step: &Step) {
     let now = Instant::now();
     match *step {
         Step::Tell { client, role, handover, needs_prefill, ref adapters } => {
@@ -116,7 +116,7 @@ fn takes(known: &(usize, u64, bool, ProfileRecord)) -> bool {
     known.2 && (known.3.role != Role::Prefill || known.3.handover.is_some())
 }
 
-fn check(state: &mut State, model: &Model) {
+fn check(state: &mut PoolState, model: &Model) {
     let found: Vec<_> = state.placement.fleet().workers().collect();
     let found = found
         .iter()
@@ -137,8 +137,8 @@ fn check(state: &mut State, model: &Model) {
     let mute = with(Role::Prefill).count() > 0
         && with(Role::Prefill).all(|profile| profile.handover.is_none());
     let partial = with(Role::Prefill).count() + with(Role::Decode).count();
-    let kept = if mute { Kept::NoHandover } else { Kept::NoPrefillWorker };
-    assert_eq!(state.kept(SplitReason::NoPrefillWorkers), (partial > 0).then_some(kept));
+    let kept = if mute { NoSplitReason::NoHandover } else { NoSplitReason::NoPrefillWorker };
+    assert_eq!(state.no_split(SplitReason::NoPrefillWorkers), (partial > 0).then_some(kept));
 
     let placed = state.placement.pick(&PlacementRequest::default(), Time::default(), 0);
     let able = |role: Role| model.values().any(|known| known.3.role == role && takes(known));
@@ -169,7 +169,7 @@ fn what_agents_say_of_their_workers_is_what_placement_knows() {
     let clients: Vec<_> = (0..CLIENTS).map(|n| Arc::new(connect(n).unwrap())).collect();
     proptest!(|(steps in vec(any_step(), 0..60))| {
         let settings = PlacementSettings { split: Split::Always, ..PlacementSettings::default() };
-        let mut state = State::new(Placement::new(settings));
+        let mut state = PoolState::new(Placement::new(settings));
         let mut model = Model::new();
         for client in &clients {
             client.set_profile(&ProfileRecord::default());
@@ -188,7 +188,7 @@ fn what_agents_say_of_their_workers_is_what_placement_knows() {
     });
 }
 
-fn placed(state: &mut State) -> bool {
+fn placed(state: &mut PoolState) -> bool {
     state.placement.pick(&PlacementRequest::default(), Time::default(), 0).is_ok()
 }
 
@@ -198,7 +198,7 @@ fn a_suspected_worker_gets_nothing_until_the_moment_has_passed() {
     let _entered = runtime.enter();
     let client = AgentClient::connect("http://127.0.0.1:9", &ClientSettings::default());
     let client = Arc::new(client.unwrap());
-    let mut state = State::new(Placement::new(PlacementSettings::default()));
+    let mut state = PoolState::new(Placement::new(PlacementSettings::default()));
     let now = Instant::now();
     let until = now + Duration::from_secs(1);
     assert!(state.enter(worker(1, 0, true), &client, now));

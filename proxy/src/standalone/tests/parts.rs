@@ -2,7 +2,7 @@
 
 use super::scripted::{LIFE, Scripted, serve};
 use super::*;
-use crate::standalone::place::Kept;
+use crate::standalone::no_split::NoSplitReason;
 use stator_placement::Split;
 use stator_protos::discovery::{ProfileRecord, Role, WorkerRecord};
 use stator_protos::worker::PrefillPeer;
@@ -85,7 +85,7 @@ async fn an_agent_is_told_who_computes_the_prompt() {
         rank: 0,
         handover_json: HANDOVER.into(),
     };
-    assert_eq!((place.worker().worker.0, place.kept()), (DECODE, None));
+    assert_eq!((place.worker().worker.0, place.no_split()), (DECODE, None));
     assert_eq!(place.prefill_peer(), Some(peer.clone()));
     let told = Submit { worker_id: DECODE, prefill: Some(peer.clone()), ..Submit::default() };
     let _stream = place.client().submit(told);
@@ -117,7 +117,7 @@ async fn both_places_are_given_back_whichever_way_a_request_goes() {
     place.prefill_done(None);
     drop(place);
     assert_eq!(bed.bookings(), 0);
-    assert_eq!(bed.submit().0.kept(), Some(Kept::NoPrefillWorker));
+    assert_eq!(bed.submit().0.no_split(), Some(NoSplitReason::NoPrefillWorker));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,7 +144,7 @@ async fn what_an_engine_newly_says_of_its_kv_is_what_others_are_told() {
     put(&bed.dir, &record);
     bed.until_accepting(1).await;
     let (place, _) = bed.submit();
-    assert_eq!((place.prefill_peer(), place.kept()), (None, Some(Kept::NoHandover)));
+    assert_eq!((place.prefill_peer(), place.no_split()), (None, Some(NoSplitReason::NoHandover)));
     record.profile.handover = Some("{}".into());
     put(&bed.dir, &record);
     bed.until_accepting(2).await;

@@ -57,11 +57,11 @@ impl Joined {
     }
 
     fn sessions(&self) -> usize {
-        self.pool.sessions(0, 100).unwrap_or_default().len()
+        self.pool.workers().sessions(0, 100).unwrap_or_default().len()
     }
 
     fn in_flight(&self) -> InFlight {
-        self.pool.state.lock().placement.in_flight(WORKER)
+        self.pool.workers().state.lock().placement.in_flight(WORKER)
     }
 }
 
