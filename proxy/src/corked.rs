@@ -4,8 +4,7 @@
 //! would cost as much as all the rest of a short answer, so [`crate::exchange`] corks the
 //! connection over what belongs together.
 
-use crate::deadlines::{ClientPatience, Timed};
-use crate::door::Deadlines;
+use crate::deadlines::{ClientPatience, Deadlines, Timed};
 use async_trait::async_trait;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::raw_connect::ProxyDigest;

@@ -4,7 +4,6 @@
 //! see [`crate::exchange`]. Writes wait as long as the client goes on taking bytes. A deadline that
 //! passes is an error of the connection, whoever reads or writes.
 
-use crate::door::Deadlines;
 use crate::wire::Wire;
 use pingora::protocols::Stream;
 use stator_runtime::patience::{Patience, Patient};
@@ -14,6 +13,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Time that clients have for each phase of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadlines {
+    /// The time from the first byte of a request's head to its last.
+    pub head: Duration,
+    /// The silence before the first byte of a request.
+    pub idle: Duration,
+    /// The time until a client takes the next byte of an answer.
+    pub write: Duration,
+}
 
 /// Deadline that is in force for reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,24 +20,10 @@ use stator_api::openai::error::ApiError;
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use stator_runtime::trace::Stages;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
 const REQUEST_ID_MAX_BYTES: usize = 128;
-
-/// Limits on a client's request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestLimits {
-    /// Most bytes of all header names and values.
-    pub header_bytes: usize,
-    /// Most bytes of a body.
-    pub body_bytes: usize,
-    /// Longest wait for the next part of a body.
-    pub body_timeout: Duration,
-    /// Longest time for a whole body.
-    pub body_deadline: Duration,
-}
 
 /// The client has gone; nobody reads what would be written.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 mod absence;
 mod answer;
 mod catalog;
+mod client;
 mod config;
 mod corked;
 mod deadlines;

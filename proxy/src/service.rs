@@ -3,6 +3,7 @@
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
 use crate::catalog::Catalog;
+use crate::client::Client;
 use crate::config::ProxySettings;
 use crate::door::Door;
 use crate::ending::Ending;
@@ -14,7 +15,7 @@ use crate::metrics::{Metrics, Outcome};
 use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
-use crate::space::{Account, Client};
+use crate::space::Account;
 use crate::trace;
 use bytes::Bytes;
 use http::{StatusCode, header};

@@ -8,7 +8,7 @@
 //! Replicas that have the same keys (or the same secret) derive the same spaces without a word to
 //! each other.
 
-use crate::exchange::Exchange;
+use http::HeaderMap;
 use ring::{hmac, pbkdf2};
 use stator_api::openai::ApiError;
 use stator_api::openai::options::check_cache_salt;
@@ -86,7 +86,21 @@ struct Parts<'a> {
 }
 
 impl Account {
-    /// The space of a request.
+    /// The space of a request with this head, whose body has these salts.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a tenant that cannot be meant.
+    pub(crate) fn space_of(
+        &self,
+        headers: &HeaderMap,
+        cache_salt: Option<&str>,
+        extension_salt: Option<&str>,
+    ) -> Result<PrefixSpace, ApiError> {
+        let tenant = tenant(headers)?;
+        Ok(self.space(Parts { tenant, cache_salt, extension_salt }))
+    }
+
     fn space(&self, parts: Parts<'_>) -> PrefixSpace {
         let parts = [parts.tenant, parts.cache_salt, parts.extension_salt];
         if !self.is_apart && parts.iter().all(Option::is_none) {
@@ -119,37 +133,14 @@ impl PrefixSpace {
     }
 }
 
-/// A client that may use the API, with the head of its request.
-#[derive(Clone, Copy)]
-pub(crate) struct Client<'a> {
-    pub exchange: &'a Exchange,
-    pub account: Account,
-}
-
-impl Client<'_> {
-    /// The space of the request, whose body has these salts.
-    ///
-    /// # Errors
-    ///
-    /// 400 for a tenant that cannot be meant.
-    pub(crate) fn space(
-        &self,
-        cache_salt: Option<&str>,
-        extension_salt: Option<&str>,
-    ) -> Result<PrefixSpace, ApiError> {
-        let tenant = tenant(self.exchange)?;
-        Ok(self.account.space(Parts { tenant, cache_salt, extension_salt }))
-    }
-}
-
 /// The tenant that a request names, if any.
 ///
 /// # Errors
 ///
 /// 400 for a header that is there twice, is no text, or is longer than a cache salt may be: a
 /// gateway that adds the header behind a client's own must not have its word ignored.
-fn tenant(exchange: &Exchange) -> Result<Option<&str>, ApiError> {
-    let mut values = exchange.request().headers.get_all(TENANT_ID).iter();
+fn tenant(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let mut values = headers.get_all(TENANT_ID).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         let message = format!("{TENANT_ID} is there more than once");

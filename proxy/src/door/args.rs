@@ -1,8 +1,8 @@
 //! Settings of what clients may send, hold and wait for.
 
 use super::address::Network;
-use super::{Deadlines, DoorSettings};
-use crate::exchange::RequestLimits;
+use super::{DoorSettings, RequestLimits};
+use crate::deadlines::Deadlines;
 use clap::Args;
 use std::time::Duration;
 

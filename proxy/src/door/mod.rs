@@ -16,7 +16,7 @@ pub use args::DoorArgs;
 pub(crate) use args::KEY_SHARE_PERCENT;
 pub(crate) use metrics::DoorMetrics;
 
-use crate::exchange::RequestLimits;
+use crate::deadlines::Deadlines;
 use crate::space::Account;
 use metrics::Refusal;
 use parking_lot::Mutex;
@@ -39,15 +39,17 @@ const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Least time between two log lines about connections that found no place.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// Time that clients have for each phase of a request.
+/// Limits on a client's request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadlines {
-    /// The time from the first byte of a request's head to its last.
-    pub head: Duration,
-    /// The silence before the first byte of a request.
-    pub idle: Duration,
-    /// The time until a client takes the next byte of an answer.
-    pub write: Duration,
+pub(crate) struct RequestLimits {
+    /// Most bytes of all header names and values.
+    pub header_bytes: usize,
+    /// Most bytes of a body.
+    pub body_bytes: usize,
+    /// Longest wait for the next part of a body.
+    pub body_timeout: Duration,
+    /// Longest time for a whole body.
+    pub body_deadline: Duration,
 }
 
 /// Checked settings of a door.
