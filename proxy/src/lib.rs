@@ -20,6 +20,7 @@ pub mod fuzz;
 mod generate;
 mod given;
 mod head;
+mod http_args;
 mod job;
 mod keys;
 mod linger;
@@ -42,8 +43,9 @@ mod upstream;
 mod wire;
 
 pub use absence::AbsenceArgs;
-pub use config::{FirstModel, HttpArgs, MetricsArgs, ProxyArgs, ProxySettings};
+pub use config::{FirstModel, ProxyArgs, ProxySettings};
 pub use door::DoorArgs;
+pub use http_args::{HttpArgs, MetricsArgs};
 pub use keys::KeyArgs;
 pub use routing::RouterArgs;
 pub use sidecar::args::{DirectArgs, SidecarArgs, Stage};

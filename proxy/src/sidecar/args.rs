@@ -4,7 +4,7 @@ use super::allow::PRIVATE;
 use super::encode::EcConnector;
 use super::llmd::{self, LlmdArgs};
 use super::moriio_args::MoriioArgs;
-use crate::config::{HttpArgs, MetricsArgs};
+use crate::http_args::{HttpArgs, MetricsArgs};
 use crate::upstream::passage::PassageArgs;
 use clap::{ArgAction, Args, ValueEnum};
 use stator_handover::Connector;
