@@ -5,11 +5,6 @@
 //! what the worker sends. It never computes a model and keeps no state that a restart would miss.
 //! Start reading at [`run()`] and `service::Service::handle`.
 
-mod absence;
-mod answer;
-mod catalog;
-mod client;
-mod config;
 mod corked;
 mod deadlines;
 mod door;
@@ -17,47 +12,33 @@ mod ending;
 mod exchange;
 mod failure;
 pub mod fuzz;
-mod generate;
-mod given;
 mod head;
 mod http_args;
-mod job;
 mod keys;
 mod linger;
-mod listing;
-mod metrics;
-mod pass_through;
-mod placing;
-mod plan;
-mod route;
-mod routing;
-mod run;
 mod server;
-mod service;
 mod sidecar;
 mod space;
-mod splitting;
 mod standalone;
-mod trace;
 mod upstream;
 mod wire;
 
-pub use absence::AbsenceArgs;
-pub use config::{FirstModel, ProxyArgs, ProxySettings};
 pub use door::DoorArgs;
 pub use http_args::{HttpArgs, MetricsArgs};
 pub use keys::KeyArgs;
-pub use routing::RouterArgs;
 pub use sidecar::args::{DirectArgs, SidecarArgs, Stage};
 pub use sidecar::config::DirectSettings;
+pub use standalone::absence::AbsenceArgs;
+pub use standalone::config::{FirstModel, ProxyArgs, ProxySettings};
+pub use standalone::routing::RouterArgs;
 pub use upstream::passage::PassageArgs;
 
 use anyhow::Context;
-use catalog::Catalog;
 use door::{Door, DoorMetrics, DoorSettings};
-use metrics::{FleetGauges, Metrics};
 use server::Serving;
-use service::Service;
+use standalone::catalog::Catalog;
+use standalone::metrics::{FleetGauges, Metrics};
+use standalone::service::{self, Service};
 use standalone::{ModelPools, PoolSettings};
 use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_peers::Seat;

@@ -1,8 +1,8 @@
 //! From the tokens of a prompt to a place among the workers, and what the worker is told.
 
-use crate::metrics::{Metrics, Whole};
-use crate::plan::Plan;
-use crate::standalone::{Place, Prompt};
+use super::metrics::{Metrics, Whole};
+use super::plan::Plan;
+use super::{Place, Prompt};
 use http::StatusCode;
 use stator_api::openai::ApiError;
 use stator_api::steering::Steering;

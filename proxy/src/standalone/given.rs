@@ -90,7 +90,7 @@ fn is_given(matches: &ArgMatches, flag: &Arg) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{ProxyArgs, ProxySettings};
+    use crate::standalone::config::{ProxyArgs, ProxySettings};
     use clap::{Command, CommandFactory, FromArgMatches, Parser};
     use stator_runtime::config;
 

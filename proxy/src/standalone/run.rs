@@ -1,12 +1,12 @@
 //! One completion on its way to the client: as an event stream, or whole.
 
-use crate::answer::Answer;
-use crate::config::ProxySettings;
+use super::answer::Answer;
+use super::config::ProxySettings;
+use super::generate::Generation;
+use super::job::Job;
+use super::metrics::Metrics;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::generate::Generation;
-use crate::job::Job;
-use crate::metrics::Metrics;
 use http::StatusCode;
 use stator_api::Api;
 use stator_api::delta::{Identity, Usage};

@@ -2,21 +2,21 @@
 //!
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
-use crate::catalog::Catalog;
-use crate::client::Client;
-use crate::config::ProxySettings;
+use super::catalog::Catalog;
+use super::client::Client;
+use super::config::ProxySettings;
+use super::generate::Generation;
+use super::job::{self, Job};
+use super::metrics::{Metrics, Outcome};
+use super::pass_through::{Asked, PassThrough};
+use super::route::Route;
+use super::run::Run;
+use super::trace;
 use crate::door::Door;
 use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::generate::Generation;
-use crate::job::{self, Job};
-use crate::metrics::{Metrics, Outcome};
-use crate::pass_through::{Asked, PassThrough};
-use crate::route::Route;
-use crate::run::Run;
 use crate::space::Account;
-use crate::trace;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_api::Api;

@@ -13,12 +13,12 @@ mod tests;
 
 pub(crate) use asked::Asked;
 
-use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::metrics::Metrics;
-use crate::placing;
 use crate::standalone::Place;
+use crate::standalone::config::ProxySettings;
+use crate::standalone::metrics::Metrics;
+use crate::standalone::placing;
 use crate::upstream::answer::Answer;
 use crate::upstream::engines::{Engines, Leg, LegError};
 use crate::upstream::relay::Relay;

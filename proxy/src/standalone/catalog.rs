@@ -1,8 +1,8 @@
 //! The models that this proxy speaks for.
 
-use crate::listing;
-use crate::metrics::FleetGauges;
-use crate::standalone::Pool;
+use super::Pool;
+use super::listing;
+use super::metrics::FleetGauges;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use stator_api::openai::ApiError;

@@ -1,11 +1,11 @@
 //! Runs the prompts of one request on the fleet, and goes on elsewhere when a worker is lost.
 
-use crate::job::Job;
-use crate::metrics::Metrics;
-use crate::placing::{self, RETRY_AFTER};
-use crate::plan::Plan;
-use crate::standalone::{Place, Pool};
-use crate::trace;
+use super::job::Job;
+use super::metrics::Metrics;
+use super::placing::{self, RETRY_AFTER};
+use super::plan::Plan;
+use super::trace;
+use super::{Place, Pool};
 use http::StatusCode;
 use stator_api::openai::ApiError;
 use stator_fleet::{StreamError, TokenStream};

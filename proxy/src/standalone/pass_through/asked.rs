@@ -1,9 +1,9 @@
 //! A request's fields that decide where it goes; and the request, as it goes on.
 
-use crate::catalog::Catalog;
-use crate::client::Client;
-use crate::config::ProxySettings;
-use crate::job::payer;
+use crate::standalone::catalog::Catalog;
+use crate::standalone::client::Client;
+use crate::standalone::config::ProxySettings;
+use crate::standalone::job::payer;
 use crate::standalone::{Pool, Prompt};
 use crate::upstream::headers;
 use crate::upstream::passage::RemovedFields;

@@ -1,6 +1,6 @@
 //! Turns the tokens of a request's choices into text: detokenizes, finds stop strings, counts.
 
-use crate::job::Job;
+use super::job::Job;
 use stator_api::Delta;
 use stator_api::delta::{FinishReason, TokenLogprob, TokenText, Usage};
 use stator_api::openai::response::EventWriter;

@@ -1,12 +1,12 @@
 //! Settings of the proxy.
 
-use crate::absence::Absence;
+use super::absence::Absence;
+use super::given::GivenFlags;
+use super::routing::RouterArgs;
 use crate::door::DoorSettings;
 use crate::ending::Ending;
-use crate::given::GivenFlags;
 use crate::http_args::{HttpArgs, MetricsArgs};
 use crate::keys::ApiKeys;
-use crate::routing::RouterArgs;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::Args;
 use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};

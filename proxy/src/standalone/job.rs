@@ -1,10 +1,10 @@
 //! From a request's body to what the workers need: prompts in tokens, and one plan for all.
 
-use crate::catalog::{Catalog, Served};
-use crate::client::Client;
-use crate::config::ProxySettings;
+use super::catalog::{Catalog, Served};
+use super::client::Client;
+use super::config::ProxySettings;
+use super::plan::Plan;
 use crate::exchange::Exchange;
-use crate::plan::Plan;
 use stator_api::openai::{self, ApiError};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::{Api, GenerateOptions, GenerateRequest, Input, Prompt};

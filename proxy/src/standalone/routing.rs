@@ -1,7 +1,7 @@
 //! Placement and waiting of requests: the flags of the placement core and its queue.
 
-use crate::absence::AbsenceArgs;
-use crate::splitting::SplitArgs;
+use super::absence::AbsenceArgs;
+use super::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
     Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
