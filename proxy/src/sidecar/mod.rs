@@ -109,7 +109,7 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
             None => Listener::plain(listener),
         })
         .collect();
-    let door = crate::open_door(settings.door.clone(), &mut listeners, &readiness);
+    let door = crate::listeners::open_door(settings.door.clone(), &mut listeners, &readiness);
     registry.register(|registry| door.metrics().register(registry, "stator_direct"));
     let own = Own { metrics, readiness: readiness.clone() };
     let sidecar = Arc::new(Sidecar::new(settings, &ports, door, own));

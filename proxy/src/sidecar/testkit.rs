@@ -35,7 +35,8 @@ impl Proxy {
         let metrics = Metrics::register(&mut Registry::default(), "test".to_owned());
         let own = Shown { metrics: metrics.clone(), readiness: Readiness::default() };
         let mut listeners = [Listener::plain(listener)];
-        let door = crate::open_door(settings.door.clone(), &mut listeners, &own.readiness);
+        let door =
+            crate::listeners::open_door(settings.door.clone(), &mut listeners, &own.readiness);
         let sidecar = Sidecar::new(settings, &ports, door, own);
         let serving = Serving::Sidecar { sidecar: Arc::new(sidecar), rank: 0 };
         let (stop, stopped) = Shutdown::new();

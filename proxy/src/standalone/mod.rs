@@ -1,8 +1,10 @@
-//! The proxy over a fleet of workers: a [`Pool`] for each model, in which requests get their
-//! [`Place`].
+//! The proxy over a fleet of workers: the OpenAI API, and a [`Pool`] for each model, in which requests
+//! get their [`Place`].
 //!
-//! A request asks its pool for a place, waits at the pool's gate if it has to, and submits through
-//! the place's [`AgentClient`](stator_fleet::AgentClient). Nothing here knows text.
+//! A chat's stages are `service`, which routes and prepares it as a `job`; `generate`, which asks the
+//! `pool` for a place, waits at its gate if it has to, and submits through the place's
+//! [`AgentClient`](stator_fleet::AgentClient); and `run`, which makes the tokens that come an
+//! `answer` and writes it. Start reading at [`service::Service::handle`].
 
 pub(crate) mod absence;
 mod answer;
@@ -39,6 +41,102 @@ pub(crate) use place::Place;
 pub(crate) use pool::Pool;
 pub(crate) use pool_settings::PoolSettings;
 pub(crate) use pools::ModelPools;
+
+use crate::listeners::{open_door, secured};
+use crate::server::{self, Serving};
+use anyhow::Context;
+use catalog::Catalog;
+use config::{FirstModel, ProxySettings};
+use metrics::{FleetGauges, Metrics};
+use service::Service;
+use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
+use stator_peers::Seat;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::{self, AdminContent, Readiness};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Serves the models of a fleet on `listener` until `shutdown`, then drains.
+///
+/// # Errors
+///
+/// When an address cannot be bound, or a certificate is no good.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    settings: ProxySettings,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let registry = stator_runtime::metrics::Metrics::default();
+    let (metrics, catalog) = (registry.register(Metrics::register), Arc::new(Catalog::default()));
+    let counted = catalog.clone();
+    registry.register(|registry| FleetGauges::register(registry, move || counted.gauges()));
+    let fleet_metrics = FleetMetrics::default();
+    registry.register(|registry| fleet_metrics.register(registry));
+    let readiness = Readiness::default();
+    let address = listener.local_addr()?;
+    // Operators see the drain too: the side server ends with this function.
+    let (_end, ended) = Shutdown::new();
+    let (mut listener, reload) = secured(listener, settings.tls.as_ref())?;
+    if let Some(reload) = reload {
+        tokio::spawn(reload.run(ended.clone()));
+    }
+    if let Some(listen) = settings.metrics_listen {
+        let (metrics, readiness) = (registry.clone(), readiness.clone());
+        admin::serve(listen, AdminContent { metrics, readiness, gate: None }, ended)
+            .await
+            .with_context(|| format!("cannot listen on {listen}"))?;
+    }
+    let seat = match settings.peers.clone() {
+        Some(peers) => Some(Seat::take(peers, "stator_proxy", &registry).await?),
+        None => None,
+    };
+    let fleet = FleetSettings {
+        model_linger: settings.absence.model_linger,
+        client: ClientSettings {
+            dial: settings.dial.clone(),
+            silence: settings.absence.agent_silence,
+            ..ClientSettings::default()
+        },
+        ..FleetSettings::new(settings.discovery.clone())
+    };
+    let (_fleet, events) =
+        Fleet::start(fleet, fleet_metrics, ModelPools::new(pool_settings(&settings), seat));
+    let following = tokio::spawn({
+        let (catalog, readiness) = (catalog.clone(), readiness.clone());
+        let first = settings.first_model.clone();
+        let announce = move |name: &str| {
+            let url = format_args!("http://{address}/v1");
+            tracing::info!(model = name, %url, "serving a model");
+            let model = FirstModel { name: name.to_owned(), address };
+            // Full or closed after the first.
+            first.iter().for_each(|first| drop(first.try_send(model.clone())));
+        };
+        async move { catalog.follow(events, readiness, announce).await }
+    });
+    let keys = tokio::spawn(settings.keys.clone().follow(shutdown.clone()));
+    let tls = settings.tls.is_some();
+    tracing::info!(%address, router_mode = %settings.placement.mode, tls, "listening");
+    let door = open_door(settings.door.clone(), std::slice::from_mut(&mut listener), &readiness);
+    registry.register(|registry| door.metrics().register(registry, "stator_proxy"));
+    let shown = service::Shown { registry, metrics, readiness };
+    let service = Service::new(settings, catalog, door, shown);
+    let serving = Arc::new(Serving::Standalone(Box::new(service)));
+    server::serve(listener, serving, shutdown).await;
+    following.abort();
+    keys.abort();
+    Ok(())
+}
+
+/// The pool of each model, as the proxy's settings want it.
+fn pool_settings(settings: &ProxySettings) -> PoolSettings {
+    PoolSettings {
+        placement: settings.placement.clone(),
+        queue: settings.queue.clone(),
+        worker_wait: settings.absence.worker_wait,
+        adapter_linger: settings.absence.model_linger,
+        seed: rand::random(),
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A proxy over agents whose answers a test writes, on loopback sockets.
 
-use crate::{HttpArgs, PassageArgs, ProxySettings, RouterArgs, serve_fleet};
+use crate::standalone::serve;
+use crate::{HttpArgs, PassageArgs, ProxySettings, RouterArgs};
 use clap::{Args, Command, FromArgMatches};
 use serde_json::Value;
 use stator_protos::discovery::{AgentRecord, ApiRecord, ModelRecord, ProfileRecord, WorkerRecord};
@@ -247,7 +248,7 @@ impl Bed {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, stop) = Shutdown::new();
-        tokio::spawn(serve_fleet(listener, settings, stop));
+        tokio::spawn(serve(listener, settings, stop));
         Self { address, dir, agents: 0, _shutdown: shutdown }
     }
 
