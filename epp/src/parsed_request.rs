@@ -8,8 +8,8 @@ use bytes::Bytes;
 use stator_api::openai::ApiError;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
-    Described, IMAGE, MediaItem, ParseError, Parsed, ParsedBody, ScreenError, Screened, Screening,
-    VIDEO,
+    BodyDescription, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
+    ScreenOutcome, Screening, VIDEO,
 };
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
@@ -94,16 +94,18 @@ impl ParsedRequest {
         let parsed = match body.is_empty() {
             true => None,
             false => match settings.parsers.parse(path(head), &body) {
-                Ok(Parsed::Request(parsed)) => Some(parsed),
-                Ok(Parsed::Skip) => None,
+                Ok(ParseOutcome::Request(parsed)) => Some(parsed),
+                Ok(ParseOutcome::Skip) => None,
                 Err(error) => return Err(UnreadableRequest::Body(error)),
             },
         };
         let screened = settings.fields.screen_body(described(head), &body, parsed.as_ref());
         let (screening, unread) = match screened.map_err(UnreadableRequest::Screening)? {
-            Screened::Read(screening) => (screening, false),
-            Screened::Unread if settings.refuse_unscreened => return Err(UnreadableRequest::Kind),
-            Screened::Unread => (Screening::default(), true),
+            ScreenOutcome::Read(screening) => (screening, false),
+            ScreenOutcome::Unread if settings.refuse_unscreened => {
+                return Err(UnreadableRequest::Kind);
+            }
+            ScreenOutcome::Unread => (Screening::default(), true),
         };
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
@@ -254,8 +256,8 @@ fn fairness_id(head: &RequestHead, settings: &DirectorSettings) -> String {
 }
 
 /// The head's words about its body.
-pub(crate) fn described(head: &RequestHead) -> Described<'_> {
-    Described { path: path(head), content_type: head.header("content-type") }
+pub(crate) fn described(head: &RequestHead) -> BodyDescription<'_> {
+    BodyDescription { path: path(head), content_type: head.header("content-type") }
 }
 
 /// The path that says which API it is: proxies that rewrite paths keep the first in a header.

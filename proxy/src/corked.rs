@@ -4,7 +4,7 @@
 //! would cost as much as all the rest of a short answer, so [`crate::exchange`] corks the
 //! connection over what belongs together.
 
-use crate::deadlines::{ClientPatience, Deadlines, Timed};
+use crate::deadlines::{ClientPatience, Deadlines, TimedStream};
 use async_trait::async_trait;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -24,17 +24,17 @@ const HELD_MAX_BYTES: usize = 64 << 10;
 
 /// A connection with a cork.
 #[derive(Debug)]
-pub(crate) struct Corked {
-    stream: Timed,
+pub(crate) struct CorkedConnection {
+    stream: TimedStream,
     corked: AtomicBool,
     held: Vec<u8>,
     /// Bytes of `held` that are written.
     written: usize,
 }
 
-impl Corked {
+impl CorkedConnection {
     pub(crate) fn new(stream: Stream, deadlines: Deadlines) -> Self {
-        let stream = Timed::new(stream, ClientPatience::new(deadlines));
+        let stream = TimedStream::new(stream, ClientPatience::new(deadlines));
         Self { stream, corked: AtomicBool::new(false), held: Vec::new(), written: 0 }
     }
 
@@ -74,7 +74,7 @@ impl Corked {
     }
 }
 
-impl AsyncWrite for Corked {
+impl AsyncWrite for CorkedConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl AsyncWrite for Corked {
     }
 }
 
-impl AsyncRead for Corked {
+impl AsyncRead for CorkedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -133,40 +133,40 @@ impl AsyncRead for Corked {
 }
 
 #[async_trait]
-impl Shutdown for Corked {
+impl Shutdown for CorkedConnection {
     async fn shutdown(&mut self) {
         // A client that is gone already needs no farewell.
         let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
-impl UniqueID for Corked {
+impl UniqueID for CorkedConnection {
     fn id(&self) -> UniqueIDType {
         self.stream.stream().id()
     }
 }
 
-impl Ssl for Corked {}
+impl Ssl for CorkedConnection {}
 
-impl GetTimingDigest for Corked {
+impl GetTimingDigest for CorkedConnection {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.stream.stream().get_timing_digest()
     }
 }
 
-impl GetProxyDigest for Corked {
+impl GetProxyDigest for CorkedConnection {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         self.stream.stream().get_proxy_digest()
     }
 }
 
-impl GetSocketDigest for Corked {
+impl GetSocketDigest for CorkedConnection {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.stream.stream().get_socket_digest()
     }
 }
 
-impl Peek for Corked {}
+impl Peek for CorkedConnection {}
 
 #[cfg(test)]
 mod tests {
@@ -181,7 +181,7 @@ mod tests {
         let long = Duration::from_secs(60);
         let deadlines = Deadlines { head: long, idle: long, write: long };
         let near = Box::new(pingora::protocols::l4::stream::Stream::from(near));
-        let mut corked = Corked::new(near, deadlines);
+        let mut corked = CorkedConnection::new(near, deadlines);
         // The plain socket, so that a read tells what is there now.
         let mut far = far.into_std().unwrap();
         let mut arrived = Vec::new();

@@ -38,7 +38,7 @@ pub(crate) enum Phase {
 }
 
 /// A client's connection with deadlines.
-pub(crate) type Timed = Patient<Stream, ClientPatience>;
+pub(crate) type TimedStream = Patient<Stream, ClientPatience>;
 
 /// The deadlines of a client's connection, and where it stands.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ pub(crate) struct ClientPatience {
     begun: Option<Instant>,
     read_timer: Option<(Phase, Pin<Box<Sleep>>)>,
     write_timer: Option<Pin<Box<Sleep>>>,
-    expired: Option<Expired>,
+    expired: Option<MissedDeadline>,
 }
 
 /// Deadline that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expired {
+pub(crate) enum MissedDeadline {
     /// No request came.
     Idle,
     /// A head did not end.
@@ -86,7 +86,7 @@ impl ClientPatience {
     }
 
     /// The deadline that passed, if any.
-    pub(crate) fn expired(&self) -> Option<Expired> {
+    pub(crate) fn expired(&self) -> Option<MissedDeadline> {
         self.expired
     }
 
@@ -98,7 +98,7 @@ impl ClientPatience {
         }
     }
 
-    fn expire(&mut self, expired: Expired) -> io::Error {
+    fn expire(&mut self, expired: MissedDeadline) -> io::Error {
         self.expired = Some(expired);
         io::ErrorKind::TimedOut.into()
     }
@@ -112,7 +112,7 @@ impl Patience<Stream> for ClientPatience {
     fn received(&mut self, bytes: usize) -> io::Result<()> {
         match (self.phase(), self.begun) {
             (Phase::Head, Some(begun)) if bytes > 0 && begun.elapsed() >= self.deadlines.head => {
-                Err(self.expire(Expired::Head))
+                Err(self.expire(MissedDeadline::Head))
             }
             (Phase::Idle, _) if bytes > 0 => {
                 self.begun = Some(Instant::now());
@@ -128,8 +128,8 @@ impl Patience<Stream> for ClientPatience {
         let (phase, Deadlines { head, idle, .. }) = (self.phase(), self.deadlines);
         let (from, limit, expired) = match phase {
             Phase::Request => return Poll::Pending,
-            Phase::Idle => (Instant::now(), idle, Expired::Idle),
-            Phase::Head => (self.begun.unwrap_or_else(Instant::now), head, Expired::Head),
+            Phase::Idle => (Instant::now(), idle, MissedDeadline::Idle),
+            Phase::Head => (self.begun.unwrap_or_else(Instant::now), head, MissedDeadline::Head),
         };
         // A timer that is left of an earlier phase has another deadline.
         self.read_timer.take_if(|(of, _)| *of != phase);
@@ -150,7 +150,7 @@ impl Patience<Stream> for ClientPatience {
             // What the client does not take is not worth the system's memory either.
             wire.reset_on_close();
         }
-        Poll::Ready(self.expire(Expired::Write))
+        Poll::Ready(self.expire(MissedDeadline::Write))
     }
 }
 
@@ -166,9 +166,9 @@ mod tests {
     };
 
     /// A connection with deadlines, and its client, who has room for 8 bytes.
-    fn connection() -> (Timed, DuplexStream) {
+    fn connection() -> (TimedStream, DuplexStream) {
         let (near, far) = duplex(8);
-        (Timed::new(Box::new(near), ClientPatience::new(DEADLINES)), far)
+        (TimedStream::new(Box::new(near), ClientPatience::new(DEADLINES)), far)
     }
 
     async fn seconds<T>(work: impl Future<Output = T>) -> (u64, T) {
@@ -183,7 +183,7 @@ mod tests {
         timed.patience().expect_head();
         let (waited, read) = seconds(timed.read_u8()).await;
         assert_eq!((waited, read.unwrap_err().kind()), (60, io::ErrorKind::TimedOut));
-        assert_eq!(timed.patience().expired(), Some(Expired::Idle));
+        assert_eq!(timed.patience().expired(), Some(MissedDeadline::Idle));
     }
 
     #[tokio::test(start_paused = true)]
@@ -199,7 +199,7 @@ mod tests {
         let reading = async { while timed.read_u8().await.is_ok() {} };
         // Fifty of silence are allowed, and ten from the first byte on.
         assert_eq!(seconds(reading).await.0, 60);
-        assert_eq!(timed.patience().expired(), Some(Expired::Head));
+        assert_eq!(timed.patience().expired(), Some(MissedDeadline::Head));
         dripping.abort();
     }
 
@@ -232,7 +232,7 @@ mod tests {
         });
         let (waited, written) = seconds(timed.write_all(&[0; 64])).await;
         assert_eq!((waited, written.unwrap_err().kind()), (20 * 29 + 30, io::ErrorKind::TimedOut));
-        assert_eq!(timed.patience().expired(), Some(Expired::Write));
+        assert_eq!(timed.patience().expired(), Some(MissedDeadline::Write));
         drop(reading.await.unwrap());
     }
 }

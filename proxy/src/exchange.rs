@@ -5,8 +5,8 @@
 
 mod body;
 
-use crate::corked::Corked;
-use crate::deadlines::Expired;
+use crate::corked::CorkedConnection;
+use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
 use crate::linger::linger;
 use crate::space::Account;
@@ -27,7 +27,7 @@ const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// The client has gone; nobody reads what would be written.
 #[derive(Debug)]
-pub(crate) struct Gone;
+pub(crate) struct HangUp;
 
 /// A request that was read up to its body, and the response to it.
 pub(crate) struct Exchange {
@@ -169,11 +169,11 @@ impl Exchange {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn gone(&mut self) -> Gone {
+    pub(crate) async fn gone(&mut self) -> HangUp {
         // Pingora stashes bytes of a pipelined request and stays pending; only the end of the
         // connection or an error ends this.
         let _ = self.session.read_body_or_idle(true).await;
-        Gone
+        HangUp
     }
 
     /// Sends a whole response.
@@ -209,13 +209,13 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the client has closed the connection.
+    /// [`HangUp`] when the client has closed the connection.
     pub(crate) async fn begin_stream(
         &mut self,
         worker: &str,
         events: Bytes,
         last: bool,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), HangUp> {
         let mut extra = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
         if let Ok(value) = HeaderValue::from_str(worker) {
             extra.push((HeaderName::from_static(WORKER_ID), value));
@@ -230,13 +230,13 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the client has closed the connection.
+    /// [`HangUp`] when the client has closed the connection.
     pub(crate) async fn relay(
         &mut self,
         head: ResponseHeader,
         body: Bytes,
         last: bool,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), HangUp> {
         self.status = Some(head.status);
         if !self.reusable {
             self.session.set_keepalive(None);
@@ -248,8 +248,8 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the client has closed the connection.
-    pub(crate) async fn stream(&mut self, events: Bytes, last: bool) -> Result<(), Gone> {
+    /// [`HangUp`] when the client has closed the connection.
+    pub(crate) async fn stream(&mut self, events: Bytes, last: bool) -> Result<(), HangUp> {
         self.write(None, events, last).await
     }
 
@@ -259,18 +259,18 @@ impl Exchange {
         head: Option<ResponseHeader>,
         body: Bytes,
         last: bool,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), HangUp> {
         let written = self.write_parts(head, body, last).await;
         written.map_err(|_| {
             if self.connection().and_then(|stream| stream.patience().expired())
-                == Some(Expired::Write)
+                == Some(MissedDeadline::Write)
             {
                 self.door.metrics().late("write");
                 tracing::info!(request_id = self.request_id(), "the client takes no bytes");
             }
             self.reusable = false;
             self.gone = true;
-            Gone
+            HangUp
         })
     }
 
@@ -299,8 +299,8 @@ impl Exchange {
         }
     }
 
-    fn connection(&self) -> Option<&Corked> {
-        Corked::of(&self.session)
+    fn connection(&self) -> Option<&CorkedConnection> {
+        CorkedConnection::of(&self.session)
     }
 
     /// Closes the connection after this exchange.

@@ -1,6 +1,6 @@
 //! The end of a request that got no whole answer.
 
-use crate::exchange::Gone;
+use crate::exchange::HangUp;
 use stator_api::openai::ApiError;
 
 /// Why a request got no whole answer.
@@ -17,8 +17,8 @@ impl From<ApiError> for Failure {
     }
 }
 
-impl From<Gone> for Failure {
-    fn from(_: Gone) -> Self {
+impl From<HangUp> for Failure {
+    fn from(_: HangUp) -> Self {
         Self::Gone
     }
 }

@@ -1,7 +1,7 @@
 //! Accepts connections and hands each request to what is served.
 
-use crate::corked::Corked;
-use crate::deadlines::Expired;
+use crate::corked::CorkedConnection;
+use crate::deadlines::MissedDeadline;
 use crate::door::{Door, Visitor};
 use crate::ending::Ending;
 use crate::exchange::Exchange;
@@ -153,7 +153,7 @@ async fn serve_connection(edge: Edge, stream: TcpStream, handshake: Handshake) {
         door.metrics().late("handshake");
         return;
     };
-    let stream = Corked::new(Box::new(Wire(connection)), door.deadlines(&edge.client));
+    let stream = CorkedConnection::new(Box::new(Wire(connection)), door.deadlines(&edge.client));
     let watch = edge.leaving.watch();
     Arc::new(edge).process_new(Box::new(stream), &watch).await;
 }
@@ -190,11 +190,11 @@ impl Edge {
         session.set_pipelining_enabled(true);
         // Pingora begins its wait anew with every byte; the connection's own deadlines do not.
         session.set_keepalive(Some(0));
-        Corked::of(&session)?.patience().expect_head();
+        CorkedConnection::of(&session)?.patience().expect_head();
         let read = self.read_head(&mut session).await;
-        let patience = Corked::of(&session)?.patience();
+        let patience = CorkedConnection::of(&session)?.patience();
         patience.end_head();
-        let is_late = patience.expired().is_some_and(|expired| expired != Expired::Write);
+        let is_late = patience.expired().is_some_and(|expired| expired != MissedDeadline::Write);
         let checked = match read {
             Ok(false) => return None,
             Err(_) if is_late => {

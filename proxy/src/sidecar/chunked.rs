@@ -4,12 +4,12 @@
 //! engine is asked again, for all of it at once.
 
 use super::chunk::Unjoinable;
-use super::chunks::{Chunks, Part, Whole};
+use super::chunks::{Chunks, OnePieceReason, Part};
 use super::handover::ANSWER_MAX_BYTES;
 use super::metrics::Cause;
 use super::request::Request;
 use super::service::Sidecar;
-use crate::exchange::{Exchange, Gone};
+use crate::exchange::{Exchange, HangUp};
 use crate::failure::Failure;
 use crate::upstream::answer::Answer;
 use crate::upstream::answer::run_out;
@@ -27,6 +27,14 @@ use std::time::Instant;
 /// The only path whose answers are decoded in chunks.
 const CHAT: &str = "/v1/chat/completions";
 
+/// How far the answer to a client is.
+struct AnswerProgress {
+    /// Whether the client has got anything.
+    begun: bool,
+    /// Arrival of the request.
+    started: Instant,
+}
+
 /// Why an answer comes to no end.
 enum Halt {
     Failure(Failure),
@@ -41,8 +49,8 @@ impl From<Failure> for Halt {
     }
 }
 
-impl From<Gone> for Halt {
-    fn from(gone: Gone) -> Self {
+impl From<HangUp> for Halt {
+    fn from(gone: HangUp) -> Self {
         Self::Failure(gone.into())
     }
 }
@@ -63,13 +71,15 @@ impl Sidecar {
         let size = self.settings.decode_chunk_size.filter(|_| self.chunks_requests(exchange))?;
         let chunks = match request.prefiller {
             // Without a hand-over of its own each further chunk would be refused.
-            Some(_) if !self.handover.settings.connector.decodes_alone() => Err(Whole::HandedOver),
+            Some(_) if !self.handover.settings.connector.decodes_alone() => {
+                Err(OnePieceReason::HandedOver)
+            }
             _ => Chunks::new(request.body, size),
         };
         chunks.map_err(|whole| self.in_one_piece(whole)).ok()
     }
 
-    fn in_one_piece(&self, whole: Whole) {
+    fn in_one_piece(&self, whole: OnePieceReason) {
         let cause = Cause { reason: whole.label() };
         self.metrics.decoded_whole.get_or_create(&cause).inc();
     }
@@ -96,12 +106,12 @@ impl Sidecar {
             Err(error) => return (request.way(), Err(error.into())),
         };
         let way = answer.way;
-        let mut begun = false;
-        let joined = self.join(exchange, request, &mut chunks, answer, (&mut begun, started)).await;
+        let mut progress = AnswerProgress { begun: false, started };
+        let joined = self.join(exchange, request, &mut chunks, answer, &mut progress).await;
         let relay = self.relay(started);
         let passed = match joined {
             Ok(()) => Ok(()),
-            Err(halt) if begun => match halt.failure() {
+            Err(halt) if progress.begun => match halt.failure() {
                 Failure::Error(error) => relay.cut(exchange, Some(true), error).await,
                 Failure::Gone => Err(Failure::Gone),
             },
@@ -115,7 +125,7 @@ impl Sidecar {
                     let request_id = exchange.request_id();
                     tracing::debug!(request_id, %error, "an answer is decoded in one piece");
                 }
-                self.in_one_piece(Whole::Answer);
+                self.in_one_piece(OnePieceReason::Answer);
                 match self.alone(exchange, request).await {
                     Ok(leg) => relay.pass_on(exchange, Answer::plain(leg, way)).await,
                     Err(failure) => Err(failure),
@@ -125,14 +135,14 @@ impl Sidecar {
         (way, passed)
     }
 
-    /// Passes chunks on until the last. `begun` says whether the client has got anything.
+    /// Passes chunks on until the last.
     async fn join(
         &self,
         exchange: &mut Exchange,
         request: &Request<'_>,
         chunks: &mut Chunks<'_>,
         mut answer: Answer<'_>,
-        (begun, started): (&mut bool, Instant),
+        progress: &mut AnswerProgress,
     ) -> Result<(), Halt> {
         let mut head = Some(client_head(exchange, answer.leg.head(), chunks.streams()));
         loop {
@@ -145,13 +155,13 @@ impl Sidecar {
             self.metrics.answer_bytes.inc_by(bytes.len() as u64);
             match head.take_if(|_| !bytes.is_empty()) {
                 Some(head) => {
-                    *begun = true;
+                    progress.begun = true;
                     if chunks.streams() {
-                        record_first_token(started.elapsed());
+                        record_first_token(progress.started.elapsed());
                     }
                     exchange.relay(head, bytes, last).await?;
                 }
-                None if *begun => exchange.stream(bytes, last).await?,
+                None if progress.begun => exchange.stream(bytes, last).await?,
                 None => {}
             }
             if last {

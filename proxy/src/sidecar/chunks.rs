@@ -69,7 +69,7 @@ const ZEROES: [&str; 2] = ["presence_penalty", "frequency_penalty"];
 
 /// Why a request is decoded in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whole {
+pub(crate) enum OnePieceReason {
     /// One chunk has room for all that it may become.
     Short,
     /// It asks for several answers.
@@ -86,7 +86,7 @@ pub(crate) enum Whole {
     Answer,
 }
 
-impl Whole {
+impl OnePieceReason {
     /// The reason's name in metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
@@ -136,26 +136,27 @@ impl<'a> Chunks<'a> {
     /// # Errors
     ///
     /// Why it had better be decoded in one piece.
-    pub(crate) fn new(body: &'a [u8], size: NonZeroU32) -> Result<Self, Whole> {
-        let members = members(body).ok_or(Whole::Messages)?;
-        let request = Object::parse(body).map_err(|_| Whole::Messages)?;
+    pub(crate) fn new(body: &'a [u8], size: NonZeroU32) -> Result<Self, OnePieceReason> {
+        let members = members(body).ok_or(OnePieceReason::Messages)?;
+        let request = Object::parse(body).map_err(|_| OnePieceReason::Messages)?;
         if !is_single(Api::ChatCompletions, &request) {
-            return Err(Whole::Several);
+            return Err(OnePieceReason::Several);
         }
         let joins = |(name, raw): (&String, &&RawValue)| joins(name, raw.get());
         if !members.iter().all(joins) {
-            return Err(Whole::Parameter);
+            return Err(OnePieceReason::Parameter);
         }
-        let messages = request.get("messages").and_then(open_messages).ok_or(Whole::Messages)?;
+        let messages =
+            request.get("messages").and_then(open_messages).ok_or(OnePieceReason::Messages)?;
         let size = u64::from(size.get());
         let left = limit(&request)?;
         if left.is_some_and(|left| left <= size) {
-            return Err(Whole::Short);
+            return Err(OnePieceReason::Short);
         }
         let options = request.get("stream_options").and_then(|raw| Object::parse(raw).ok());
         let says = |name| options.as_ref().and_then(|it| it.get(name)) == Some(b"true");
         if says("continuous_usage_stats") {
-            return Err(Whole::Parameter);
+            return Err(OnePieceReason::Parameter);
         }
         Ok(Self {
             messages,
@@ -345,13 +346,13 @@ fn open_messages(raw: &[u8]) -> Option<&[u8]> {
 }
 
 /// Tokens that a request asks for at most.
-fn limit(request: &Object<'_>) -> Result<Option<u64>, Whole> {
+fn limit(request: &Object<'_>) -> Result<Option<u64>, OnePieceReason> {
     let given = |name| request.get(name).filter(|raw| **raw != *b"null");
     match given("max_completion_tokens").or_else(|| given("max_tokens")) {
         None => Ok(None),
         Some(raw) => match serde_json::from_slice(raw) {
             Ok(limit @ 1..) => Ok(Some(limit)),
-            _ => Err(Whole::Limit),
+            _ => Err(OnePieceReason::Limit),
         },
     }
 }

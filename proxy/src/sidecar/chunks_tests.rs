@@ -81,7 +81,7 @@ fn events(text: &str) -> Vec<Value> {
     data.map(|data| serde_json::from_str(data.expect("data")).expect("JSON")).collect()
 }
 
-fn why_whole(request: &Value) -> Option<Whole> {
+fn why_whole(request: &Value) -> Option<OnePieceReason> {
     let size = NonZeroU32::new(8).expect("not 0");
     Chunks::new(request.to_string().as_bytes(), size).err()
 }
@@ -97,26 +97,32 @@ fn only_what_bears_it_is_decoded_in_chunks() {
         assert_eq!(why_whole(&chat(more.clone())), None, "{more}");
     }
     for (more, why) in [
-        (json!({ "max_tokens": 8 }), Whole::Short),
-        (json!({ "max_tokens": 9, "max_completion_tokens": 3 }), Whole::Short),
-        (json!({ "max_tokens": 0 }), Whole::Limit),
-        (json!({ "max_tokens": "9" }), Whole::Limit),
-        (json!({ "n": 2 }), Whole::Several),
-        (json!({ "use_beam_search": true }), Whole::Several),
-        (json!({ "messages": [] }), Whole::Messages),
-        (json!({ "messages": "hi" }), Whole::Messages),
-        (json!({ "messages": [{ "role": "assistant", "content": "a" }] }), Whole::Messages),
-        (json!({ "stream_options": { "continuous_usage_stats": true } }), Whole::Parameter),
-        (json!({ "tools": [{}] }), Whole::Parameter),
-        (json!({ "stop": "x" }), Whole::Parameter),
-        (json!({ "seed": 0 }), Whole::Parameter),
-        (json!({ "presence_penalty": 0.1 }), Whole::Parameter),
-        (json!({ "response_format": { "type": "json_object" } }), Whole::Parameter),
-        (json!({ "anything": 1 }), Whole::Parameter),
+        (json!({ "max_tokens": 8 }), OnePieceReason::Short),
+        (json!({ "max_tokens": 9, "max_completion_tokens": 3 }), OnePieceReason::Short),
+        (json!({ "max_tokens": 0 }), OnePieceReason::Limit),
+        (json!({ "max_tokens": "9" }), OnePieceReason::Limit),
+        (json!({ "n": 2 }), OnePieceReason::Several),
+        (json!({ "use_beam_search": true }), OnePieceReason::Several),
+        (json!({ "messages": [] }), OnePieceReason::Messages),
+        (json!({ "messages": "hi" }), OnePieceReason::Messages),
+        (
+            json!({ "messages": [{ "role": "assistant", "content": "a" }] }),
+            OnePieceReason::Messages,
+        ),
+        (
+            json!({ "stream_options": { "continuous_usage_stats": true } }),
+            OnePieceReason::Parameter,
+        ),
+        (json!({ "tools": [{}] }), OnePieceReason::Parameter),
+        (json!({ "stop": "x" }), OnePieceReason::Parameter),
+        (json!({ "seed": 0 }), OnePieceReason::Parameter),
+        (json!({ "presence_penalty": 0.1 }), OnePieceReason::Parameter),
+        (json!({ "response_format": { "type": "json_object" } }), OnePieceReason::Parameter),
+        (json!({ "anything": 1 }), OnePieceReason::Parameter),
     ] {
         assert_eq!(why_whole(&chat(more.clone())), Some(why), "{more}");
     }
-    assert_eq!(why_whole(&json!([])), Some(Whole::Messages));
+    assert_eq!(why_whole(&json!([])), Some(OnePieceReason::Messages));
 }
 
 #[test]
@@ -194,7 +200,7 @@ proptest! {
             more["logprobs"] = json!(true);
         }
         let mut request = chat(more);
-        if why_whole(&request) == Some(Whole::Limit) || limit.is_some_and(|it| it <= size as usize) {
+        if why_whole(&request) == Some(OnePieceReason::Limit) || limit.is_some_and(|it| it <= size as usize) {
             return Ok(());
         }
         let all = model.tokens.len().min(limit.unwrap_or(usize::MAX)).min(model.room);

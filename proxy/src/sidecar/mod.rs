@@ -48,7 +48,7 @@ use crate::server::{self, Serving};
 use anyhow::Context;
 use config::DirectSettings;
 use metrics::Metrics;
-use service::Shown as Own;
+use service::OperatorState as Own;
 pub(crate) use service::Sidecar;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, AdminContent, Readiness};

@@ -51,15 +51,15 @@ pub(crate) struct Sidecar {
 }
 
 /// State that the proxy shows to operators.
-pub(crate) struct Shown {
+pub(crate) struct OperatorState {
     pub metrics: Metrics,
     pub readiness: Readiness,
 }
 
 /// Counts a request as running while it lives.
-pub(crate) struct Running<'a>(&'a Sidecar);
+pub(crate) struct RunningRequest<'a>(&'a Sidecar);
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.metrics.requests_running.dec();
     }
@@ -71,7 +71,7 @@ impl Sidecar {
         settings: DirectSettings,
         ports: &[u16],
         door: Arc<Door>,
-        Shown { metrics, readiness }: Shown,
+        OperatorState { metrics, readiness }: OperatorState,
     ) -> Self {
         let engines = Arc::new(Engines::new(settings.upstream.clone()));
         let peers = settings.engines.iter().map(|address| engines.decoder(*address));
@@ -119,9 +119,9 @@ impl Sidecar {
     }
 
     /// Counts one more running request.
-    pub(crate) fn enter(&self) -> Running<'_> {
+    pub(crate) fn enter(&self) -> RunningRequest<'_> {
         self.metrics.requests_running.inc();
-        Running(self)
+        RunningRequest(self)
     }
 
     /// Answers one request, whatever it is, that came in on the port of `rank`.

@@ -2,7 +2,7 @@
 
 use super::config::tests::settings;
 use super::metrics::{Cause, Metrics};
-use super::service::{Shown, Sidecar};
+use super::service::{OperatorState, Sidecar};
 use crate::server::{Serving, serve};
 use crate::upstream::testkit::{Engine, Peer};
 use prometheus_client::registry::Registry;
@@ -33,7 +33,7 @@ impl Proxy {
         // Ranks but the first are reached by the header alone here.
         let ports: Vec<u16> = (0..engines.len() as u16).map(|rank| address.port() + rank).collect();
         let metrics = Metrics::register(&mut Registry::default(), "test".to_owned());
-        let own = Shown { metrics: metrics.clone(), readiness: Readiness::default() };
+        let own = OperatorState { metrics: metrics.clone(), readiness: Readiness::default() };
         let mut listeners = [Listener::plain(listener)];
         let door =
             crate::listeners::open_door(settings.door.clone(), &mut listeners, &own.readiness);

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// A model: how to speak for it, and who computes it.
-pub(crate) struct Served {
+pub(crate) struct ServedModel {
     pub model: Arc<Model>,
     pub pool: Arc<Pool>,
 }
@@ -33,7 +33,7 @@ struct Known {
 #[derive(Clone)]
 enum Kind {
     /// This proxy speaks for it.
-    Spoken(Arc<Served>),
+    Spoken(Arc<ServedModel>),
     /// Its engines speak for themselves.
     Passed(Arc<Pool>),
 }
@@ -108,7 +108,7 @@ impl Catalog {
     /// # Errors
     ///
     /// 404 when there is none, and 503 before that is known.
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<ServedModel>, ApiError> {
         match self.known(name) {
             Some(Known { kind: Kind::Spoken(served), .. }) => Ok(served),
             _ => Err(self.unknown(name)),
@@ -213,7 +213,7 @@ async fn load(name: &str, pool: Arc<Pool>, files: Vec<(String, Vec<u8>)>) -> Opt
         move || Model::load(&name, &shared(files))
     });
     match loading.await {
-        Ok(Ok(model)) => Some(Kind::Spoken(Arc::new(Served { model: Arc::new(model), pool }))),
+        Ok(Ok(model)) => Some(Kind::Spoken(Arc::new(ServedModel { model: Arc::new(model), pool }))),
         Ok(Err(error)) => {
             tracing::error!(model = name, %error, "cannot load a model's files");
             None

@@ -13,7 +13,7 @@ const KEPT: Duration = Duration::from_secs(10);
 
 /// Prompts that went to workers that are not known yet.
 #[derive(Default)]
-pub(crate) struct Early(Mutex<Vec<Sent>>);
+pub(crate) struct EarlyReports(Mutex<Vec<Sent>>);
 
 struct Sent {
     worker: WorkerRank,
@@ -21,7 +21,7 @@ struct Sent {
     heard: Instant,
 }
 
-impl Early {
+impl EarlyReports {
     /// A prompt went to a worker that is not known.
     pub(crate) fn keep(&self, worker: WorkerRank, sequence: &[SequenceHash]) {
         let mut kept = self.0.lock();
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_came_too_early_is_kept_for_its_worker_within_bounds() {
-        let early = Early::default();
+        let early = EarlyReports::default();
         let sequence = |from| vec![SequenceHash(from), SequenceHash(from + 1)];
         early.keep(rank(1), &sequence(1));
         early.keep(rank(2), &sequence(3));

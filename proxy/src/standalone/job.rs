@@ -1,6 +1,6 @@
 //! From a request's body to what the workers need: prompts in tokens, and one plan for all.
 
-use super::catalog::{Catalog, Served};
+use super::catalog::{Catalog, ServedModel};
 use super::client::Client;
 use super::config::ProxySettings;
 use super::plan::Plan;
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 /// A checked and tokenized request.
 pub(crate) struct Job {
-    pub served: Arc<Served>,
+    pub served: Arc<ServedModel>,
     /// The model, as the request named it.
     pub model_name: String,
     pub prompts: Vec<Arc<[u32]>>,

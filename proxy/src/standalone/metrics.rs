@@ -22,14 +22,14 @@ pub(crate) struct Outcome {
 
 /// Why a prompt was not given to another worker than the one that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Whole {
+pub(crate) struct WholePrompt {
     /// A reason of [`NoSplitReason`](crate::standalone::no_split::NoSplitReason), `choices` or `prompt_logprobs`.
     pub reason: &'static str,
 }
 
 /// Why a request did not get its turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Unplaced {
+pub(crate) struct PlacementRefusal {
     /// A reason of [`stator_queue::Refusal`] or [`stator_queue::Eviction`].
     pub reason: &'static str,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Metrics {
     pub migrations: Counter,
     pub hang_ups: Counter,
     pub prompts_split: Counter,
-    pub prompts_whole: Family<Whole, Counter>,
-    pub queue_refused: Family<Unplaced, Counter>,
-    pub queue_evicted: Family<Unplaced, Counter>,
+    pub prompts_whole: Family<WholePrompt, Counter>,
+    pub queue_refused: Family<PlacementRefusal, Counter>,
+    pub queue_evicted: Family<PlacementRefusal, Counter>,
     pub passed_bytes: Counter,
     pub passed_cut: Counter,
     pub passed_stripped: Counter,
@@ -215,7 +215,7 @@ impl Metrics {
             AdmitError::Evicted { reason, .. } => (&self.queue_evicted, reason.name()),
             AdmitError::Failed(_) => return,
         };
-        family.get_or_create(&Unplaced { reason }).inc();
+        family.get_or_create(&PlacementRefusal { reason }).inc();
     }
 }
 

@@ -118,7 +118,7 @@ pub(crate) async fn serve(
     tracing::info!(%address, router_mode = %settings.placement.mode, tls, "listening");
     let door = open_door(settings.door.clone(), std::slice::from_mut(&mut listener), &readiness);
     registry.register(|registry| door.metrics().register(registry, "stator_proxy"));
-    let shown = service::Shown { registry, metrics, readiness };
+    let shown = service::OperatorState { registry, metrics, readiness };
     let service = Service::new(settings, catalog, door, shown);
     let serving = Arc::new(Serving::Standalone(Box::new(service)));
     server::serve(listener, serving, shutdown).await;

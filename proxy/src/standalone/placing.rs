@@ -1,6 +1,6 @@
 //! From the tokens of a prompt to a place among the workers, and what the worker is told.
 
-use super::metrics::{Metrics, Whole};
+use super::metrics::{Metrics, WholePrompt};
 use super::plan::Plan;
 use super::{Place, Prompt};
 use http::StatusCode;
@@ -79,7 +79,7 @@ pub(crate) fn count(metrics: &Metrics, plan: &Plan, place: &Place, choices: usiz
     } else if let Some(no_split) = place.no_split() {
         let one_token = (plan.sampling.max_tokens == 1).then_some("one_token");
         let reason = indivisible(plan, choices).or(one_token).unwrap_or(no_split.name());
-        metrics.prompts_whole.get_or_create(&Whole { reason }).inc();
+        metrics.prompts_whole.get_or_create(&WholePrompt { reason }).inc();
     }
 }
 

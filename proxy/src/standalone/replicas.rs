@@ -45,7 +45,7 @@ impl Replicas {
             .then(|| self.peers.share(&format!("sessions of {name}")));
         let sessions = sessions.flatten();
         pool.workers().share(PoolLink { outbox: self.peers.outbox(), id, sessions });
-        self.shared.enter((id, sessions), pool.clone());
+        self.shared.enter(id, sessions, pool.clone());
     }
 
     /// Takes over what another replica knows, once, and waits until that is done.
@@ -69,7 +69,7 @@ struct Entry {
 }
 
 impl Shared {
-    fn enter(&self, (id, sessions): (PoolId, Option<PoolId>), pool: Arc<Pool>) {
+    fn enter(&self, id: PoolId, sessions: Option<PoolId>, pool: Arc<Pool>) {
         if let Some(id) = sessions {
             self.sessions.write().insert(id, pool.clone());
         }
@@ -173,12 +173,12 @@ mod tests {
         assert!(!look(&shared), "it is not here");
         let first = pool();
         first.workers().share(PoolLink { outbox: Default::default(), id, sessions: None });
-        shared.enter((id, None), first.clone());
+        shared.enter(id, None, first.clone());
         assert!(!look(&shared), "nothing was ever sent");
         first.workers().changed();
         assert!(look(&shared));
         assert!(!look(&shared));
-        shared.enter((id, None), pool());
+        shared.enter(id, None, pool());
         assert!(look(&shared), "what the first had is nobody's");
         assert!(!look(&shared));
     }

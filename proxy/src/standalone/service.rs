@@ -8,7 +8,7 @@ use super::config::ProxySettings;
 use super::generate::Generation;
 use super::job::{self, Job};
 use super::metrics::{Metrics, Outcome};
-use super::pass_through::{Asked, PassThrough};
+use super::pass_through::{PassThrough, PassedRequest};
 use super::route::Route;
 use super::run::Run;
 use super::trace;
@@ -45,7 +45,7 @@ pub(crate) struct Service {
 }
 
 /// State that a service shows to operators.
-pub(crate) struct Shown {
+pub(crate) struct OperatorState {
     /// All metrics of the process.
     pub registry: stator_runtime::metrics::Metrics,
     /// The service's own.
@@ -55,9 +55,9 @@ pub(crate) struct Shown {
 }
 
 /// Counts a request as running while it lives.
-pub(crate) struct Running<'a>(&'a Service);
+pub(crate) struct RunningRequest<'a>(&'a Service);
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.metrics.requests_running.dec();
     }
@@ -68,7 +68,7 @@ impl Service {
         settings: ProxySettings,
         catalog: Arc<Catalog>,
         door: Arc<Door>,
-        Shown { registry, metrics, readiness }: Shown,
+        OperatorState { registry, metrics, readiness }: OperatorState,
     ) -> Self {
         Self {
             pass_through: PassThrough::new(&settings, metrics.clone()),
@@ -103,9 +103,9 @@ impl Service {
     }
 
     /// Counts one more running request.
-    pub(crate) fn enter(&self) -> Running<'_> {
+    pub(crate) fn enter(&self) -> RunningRequest<'_> {
         self.metrics.requests_running.inc();
-        Running(self)
+        RunningRequest(self)
     }
 
     /// Requests that run now.
@@ -209,10 +209,10 @@ impl Service {
         let body = self.read(exchange).await?;
         exchange.trace().enter("parse");
         let client = Client { exchange, account };
-        if let Some(asked) = self.passed(client, &body)? {
+        if let Some(passed) = self.passed(client, &body)? {
             exchange.trace().leave();
             // In place it would take 11 KB of every stream.
-            return Box::pin(self.pass_through.answer(exchange, &asked, started)).await;
+            return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
@@ -246,8 +246,8 @@ impl Service {
         let started = Instant::now();
         let body = self.read(exchange).await?;
         let client = Client { exchange, account };
-        let asked = self.passed(client, &body)?.ok_or_else(unknown)?;
-        Box::pin(self.pass_through.answer(exchange, &asked, started)).await
+        let passed = self.passed(client, &body)?.ok_or_else(unknown)?;
+        Box::pin(self.pass_through.answer(exchange, &passed, started)).await
     }
 
     async fn read(&self, exchange: &mut Exchange) -> Result<Bytes, ApiError> {
@@ -256,9 +256,10 @@ impl Service {
     }
 
     /// The request, where its model's engines speak for themselves.
-    fn passed(&self, client: Client<'_>, body: &Bytes) -> Result<Option<Asked>, ApiError> {
-        let settings = (&self.settings, &self.metrics.fields_removed);
-        beside(body, || Asked::read(client, body, &self.catalog, settings))
+    fn passed(&self, client: Client<'_>, body: &Bytes) -> Result<Option<PassedRequest>, ApiError> {
+        let removed = &self.metrics.fields_removed;
+        let read = || PassedRequest::read(client, body, &self.catalog, &self.settings, removed);
+        beside(body, read)
     }
 
     /// Makes of a body what the workers need; the body is not kept.

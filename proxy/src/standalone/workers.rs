@@ -1,6 +1,6 @@
 //! The workers of a pool: what they hold and run, and the choice among them.
 
-use super::early::Early;
+use super::early::EarlyReports;
 use super::no_split::NoSplitReason;
 use super::state::PoolState;
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ pub(crate) struct PoolWorkers {
     /// Link to other replicas, which are told the load and prompts sent from here.
     link: OnceLock<PoolLink>,
     /// Their reports on workers that are not known here yet.
-    early: Early,
+    early: EarlyReports,
     /// Changes of what is in flight from here, counted while that is shared.
     changes: AtomicU64,
 }

@@ -3,7 +3,7 @@
 //!
 //! An input is a byte that chooses the path, then the body.
 
-use stator_body::{Described, FieldRules, Parsed, ParserSet, Screened, parser};
+use stator_body::{BodyDescription, FieldRules, ParseOutcome, ParserSet, ScreenOutcome, parser};
 
 const PARSERS: [&str; 7] = [
     "openai-parser",
@@ -24,7 +24,7 @@ pub(crate) fn run(input: &[u8]) {
     let path = paths[usize::from(*choice) % paths.len()];
     screen(path, body);
     for set in [ParserSet::new(parsers.to_vec()), ParserSet::default()] {
-        let Ok(Parsed::Request(request)) = set.parse(path, body) else { continue };
+        let Ok(ParseOutcome::Request(request)) = set.parse(path, body) else { continue };
         let inside = body.as_ptr_range();
         for piece in request.prompt_bytes(body) {
             let piece = piece.as_ptr_range();
@@ -45,9 +45,9 @@ pub(crate) fn run(input: &[u8]) {
 fn screen(path: &str, body: &[u8]) {
     let rules = FieldRules::default();
     let screen = |body: &[u8]| {
-        let described = Described { path, content_type: None };
+        let described = BodyDescription { path, content_type: None };
         match rules.screen_body(described, &body.to_vec().into(), None) {
-            Ok(Screened::Read(screening)) => Some(screening.edits()),
+            Ok(ScreenOutcome::Read(screening)) => Some(screening.edits()),
             _ => None,
         }
     };

@@ -48,12 +48,13 @@ pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};
 pub use object::{Object, ObjectEdit};
 pub use parse::{
-    Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt, parser,
+    Input, ParseError, ParseOutcome, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt,
+    parser,
 };
 pub use rename::ModelNameRewriter;
 pub use scan::scan;
 pub use scan_error::{ScanError, ScanErrorKind};
-pub use screen::{Described, Screened};
+pub use screen::{BodyDescription, ScreenOutcome};
 pub use span::{Member, Span};
 pub use strings::{unquote, write_string};
 pub use text::{PromptBytes, prompt_bytes};

@@ -29,7 +29,7 @@ pub struct MediaItem {
 }
 
 impl MediaItem {
-    fn new((modality, content): (&'static str, String)) -> Self {
+    fn new(modality: &'static str, content: String) -> Self {
         let pixels = if modality == IMAGE { image::pixels(&content) } else { None };
         Self { hash: hash(&content), modality, size: content.len(), pixels }
     }
@@ -120,7 +120,10 @@ impl ParsedBody {
             Content::Other(_) => None,
         });
         let contents = parts.flatten().filter_map(Part::content);
-        contents.take(MEDIA_MAX).map(MediaItem::new).collect()
+        contents
+            .take(MEDIA_MAX)
+            .map(|(modality, content)| MediaItem::new(modality, content))
+            .collect()
     }
 }
 
@@ -132,12 +135,14 @@ fn hash(content: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Parsed, ParserSet};
+    use crate::{ParseOutcome, ParserSet};
 
     #[track_caller]
     fn check(path: &str, body: &str, modalities: &[&str], different: usize) {
         let parsed = ParserSet::default().parse(path, body.as_bytes());
-        let Ok(Parsed::Request(parsed)) = parsed else { panic!("it is a request: {parsed:?}") };
+        let Ok(ParseOutcome::Request(parsed)) = parsed else {
+            panic!("it is a request: {parsed:?}")
+        };
         let found = parsed.media(body.as_bytes());
         let hashes: std::collections::HashSet<_> = found.iter().map(|item| item.hash).collect();
         let known: Vec<_> = found.iter().map(|item| item.modality).collect();

@@ -1,6 +1,6 @@
 use super::*;
 use crate::grpc::tests::{bytes, frame, number};
-use crate::{Described, ScreenError, Screened};
+use crate::{BodyDescription, ScreenError, ScreenOutcome};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -11,14 +11,14 @@ const SGLANG: &str = "/sglang.grpc.scheduler.SglangScheduler/Generate";
 fn screened(path: &str, body: &[u8], named: &[&str]) -> Result<(Vec<u8>, u64, u64), ScreenError> {
     let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
     let rules = FieldRules::new(&named).expect("an operator may name them");
-    let described = Described { path, content_type: Some("application/grpc") };
+    let described = BodyDescription { path, content_type: Some("application/grpc") };
     match rules.screen_body(described, &body.to_vec().into(), None)? {
-        Screened::Read(screening) => {
+        ScreenOutcome::Read(screening) => {
             let left = screening.edits().apply(body);
             assert_eq!(screening.is_empty(), left == body);
             Ok((left, screening.steering(), screening.unknown()))
         }
-        Screened::Unread => panic!("the method is known"),
+        ScreenOutcome::Unread => panic!("the method is known"),
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 /// The words of a request about its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Described<'a> {
+pub struct BodyDescription<'a> {
     /// The path, with or without its query.
     pub path: &'a str,
     /// The value of `content-type`, if any.
@@ -23,7 +23,7 @@ pub struct Described<'a> {
 
 /// The outcome of screening.
 #[derive(Clone, Debug)]
-pub enum Screened {
+pub enum ScreenOutcome {
     /// The fields that the body loses, or none.
     Read(Screening),
     /// Nobody here can say what the body holds.
@@ -40,7 +40,7 @@ enum Format {
     Unknown,
 }
 
-impl Described<'_> {
+impl BodyDescription<'_> {
     /// Whether bodies of this kind can be screened.
     pub fn is_readable(&self) -> bool {
         self.format() != Format::Unknown
@@ -73,12 +73,12 @@ impl FieldRules {
     /// [`ScreenError`] for a body that is not what it says, or that nobody sends in good faith.
     pub fn screen_body(
         &self,
-        described: Described<'_>,
+        described: BodyDescription<'_>,
         body: &Bytes,
         parsed: Option<&ParsedBody>,
-    ) -> Result<Screened, ScreenError> {
+    ) -> Result<ScreenOutcome, ScreenError> {
         if body.is_empty() {
-            return Ok(Screened::Read(Screening::default()));
+            return Ok(ScreenOutcome::Read(Screening::default()));
         }
         if let Some(Input::Json { at, fields }) = parsed.map(|parsed| &parsed.input) {
             let screening = self.screen(at.of(body), fields)?;
@@ -87,24 +87,24 @@ impl FieldRules {
                 true => screening,
                 false => screening.settle(at.of(body), fields.object()).blanked(*at),
             };
-            return Ok(Screened::Read(screening));
+            return Ok(ScreenOutcome::Read(screening));
         }
         let format = described.format();
         if let Format::Call(schema) = format {
-            return Ok(Screened::Read(self.screen_call(body, schema)?));
+            return Ok(ScreenOutcome::Read(self.screen_call(body, schema)?));
         }
         if format == Format::Form {
             let kind = described.content_type.unwrap_or_default();
-            return Ok(Screened::Read(self.screen_form(body, kind)?));
+            return Ok(ScreenOutcome::Read(self.screen_form(body, kind)?));
         }
         // Whatever its type says: an engine may look at the bytes alone.
         match scan(body) {
             Ok(fields) => {
                 let screening = self.screen(body, &fields)?;
-                Ok(Screened::Read(screening.settle(body, fields.object())))
+                Ok(ScreenOutcome::Read(screening.settle(body, fields.object())))
             }
             Err(error) if format == Format::Json && may_be_json(body) => Err(error.into()),
-            Err(_) => Ok(Screened::Unread),
+            Err(_) => Ok(ScreenOutcome::Unread),
         }
     }
 }

@@ -1,13 +1,13 @@
 use super::*;
 use crate::grpc::tests::{bytes, frame};
-use crate::{Parsed, ParserSet, parser};
+use crate::{ParseOutcome, ParserSet, parser};
 
 /// The body as it goes on; nothing where nobody can read it.
 fn screened(path: &str, kind: Option<&str>, body: &[u8]) -> Result<Option<Vec<u8>>, ScreenError> {
-    let described = Described { path, content_type: kind };
+    let described = BodyDescription { path, content_type: kind };
     match FieldRules::default().screen_body(described, &Bytes::copy_from_slice(body), None)? {
-        Screened::Read(screening) => Ok(Some(screening.edits().apply(body))),
-        Screened::Unread => Ok(None),
+        ScreenOutcome::Read(screening) => Ok(Some(screening.edits().apply(body))),
+        ScreenOutcome::Unread => Ok(None),
     }
 }
 
@@ -42,11 +42,11 @@ fn json_within_a_message_keeps_its_length() {
     let path = "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions";
     let parsers = ParserSet::new(vec![parser("vertexai-parser").expect("there is one")]);
     let parsed = parsers.parse(path, &body).expect("it is a request");
-    let Parsed::Request(parsed) = parsed else { panic!("it is read") };
-    let described = Described { path, content_type: Some("application/grpc") };
+    let ParseOutcome::Request(parsed) = parsed else { panic!("it is read") };
+    let described = BodyDescription { path, content_type: Some("application/grpc") };
     let screened =
         FieldRules::default().screen_body(described, &body.clone().into(), Some(&parsed));
-    let Ok(Screened::Read(screening)) = screened else { panic!("it is screened") };
+    let Ok(ScreenOutcome::Read(screening)) = screened else { panic!("it is screened") };
     let left = screening.edits().apply(&body);
     assert_eq!((screening.steering(), left.len()), (2, body.len()));
     let text = String::from_utf8_lossy(&left).replace(' ', "");
@@ -59,8 +59,8 @@ fn json_within_a_message_keeps_its_length() {
 fn calls_of_unknown_methods_are_unread() {
     let call = frame(b"\xff\xff");
     let path = "/grpc.health.v1.Health/Check";
-    assert!(!Described { path, content_type: Some("application/grpc") }.is_readable());
-    assert!(Described { path: "/v1/completions", content_type: None }.is_readable());
+    assert!(!BodyDescription { path, content_type: Some("application/grpc") }.is_readable());
+    assert!(BodyDescription { path: "/v1/completions", content_type: None }.is_readable());
     assert_eq!(screened(path, Some("application/grpc"), &call), Ok(None));
     assert_eq!(screened(path, Some("application/grpc+proto"), &call), Ok(None));
 }

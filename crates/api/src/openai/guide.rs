@@ -18,7 +18,7 @@ pub const GUIDE_DEPTH_MAX: usize = 64;
 
 /// The form of an answer, and the field that asks for it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Guided {
+pub(crate) struct GuideField {
     /// In the words of the request.
     pub field: &'static str,
     /// The form that the answer must have.
@@ -33,7 +33,7 @@ type Kind = fn(&str, &Json<'_>) -> Result<Option<Form>, ApiError>;
 /// # Errors
 ///
 /// 400 for a form that is none or past the limits, 422 where several are asked for.
-pub(crate) fn guided(body: &Body<'_>) -> Result<Option<Guided>, ApiError> {
+pub(crate) fn guided(body: &Body<'_>) -> Result<Option<GuideField>, ApiError> {
     let fields: [(&'static str, &Option<Json<'_>>, Kind); 10] = [
         ("response_format", &body.response_format, response_format),
         ("structured_outputs", &body.structured_outputs, structured_outputs),
@@ -46,15 +46,15 @@ pub(crate) fn guided(body: &Body<'_>) -> Result<Option<Guided>, ApiError> {
         ("ebnf", &body.ebnf, grammar),
         ("structural_tag", &body.structural_tag, structural_tag),
     ];
-    let mut found: Option<Guided> = None;
+    let mut found: Option<GuideField> = None;
     for (field, value, kind) in fields {
         let Some(value) = value else { continue };
         let Some(form) = kind(field, value)? else { continue };
-        if let Some(Guided { field: other, .. }) = found {
+        if let Some(GuideField { field: other, .. }) = found {
             let message = format!("{other} and {field} each give the answer a form: one may");
             return Err(ApiError::impossible(field, message));
         }
-        found = Some(Guided { field, form });
+        found = Some(GuideField { field, form });
     }
     Ok(found)
 }

@@ -6,12 +6,12 @@
 //! hold what it was sent. Only fields and headers on a list reach an engine, and its answer loses
 //! what it tells other engines; all else passes as it is. Start reading at [`PassThrough::answer`].
 
-mod asked;
 mod origin;
+mod passed_request;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use asked::Asked;
+pub(crate) use passed_request::PassedRequest;
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
@@ -69,15 +69,15 @@ impl PassThrough {
     pub(crate) async fn answer(
         &self,
         exchange: &mut Exchange,
-        asked: &Asked,
+        passed: &PassedRequest,
         started: Instant,
     ) -> Result<(), Failure> {
-        if asked.stripped {
+        if passed.stripped {
             self.metrics.passed_stripped.inc();
         }
         let Begun { leg, place } = tokio::select! {
             biased;
-            begun = self.begin(exchange.request_id().to_owned(), asked, started) => begun?,
+            begun = self.begin(exchange.request_id().to_owned(), passed, started) => begun?,
             // Drops the request, by which the engine knows.
             gone = exchange.gone() => return Err(gone.into()),
         };
@@ -98,9 +98,9 @@ impl PassThrough {
             stamp: &stamp,
             started,
         };
-        let passed = relay.pass_on(exchange, Answer::plain(leg, "engine")).await;
+        let relayed = relay.pass_on(exchange, Answer::plain(leg, "engine")).await;
         self.metrics.request_duration.observe(started.elapsed().as_secs_f64());
-        passed
+        relayed
     }
 
     /// Finds an engine that begins to answer. One that cannot be reached, or breaks off before it
@@ -109,24 +109,24 @@ impl PassThrough {
     async fn begin(
         &self,
         request_id: String,
-        asked: &Asked,
+        passed: &PassedRequest,
         started: Instant,
     ) -> Result<Begun, ApiError> {
         let mut lost: Vec<WorkerRank> = Vec::new();
         let mut attempts = 0;
         loop {
             let placing = Instant::now();
-            let admitted = asked.pool.admit(asked.entry(&lost)).await;
+            let admitted = passed.pool.admit(passed.entry(&lost)).await;
             let unplaced = |error| {
                 self.metrics.unplaced(&error);
-                placing::unplaced(&asked.steering, asked.adapter.as_deref(), error)
+                placing::unplaced(&passed.steering, passed.adapter.as_deref(), error)
             };
             let admitted = admitted.map_err(unplaced)?;
             self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
             self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
             let place = admitted.place;
             let limit = self.first_token_timeout.saturating_sub(started.elapsed());
-            let error = match tokio::time::timeout(limit, self.ask(asked, &place)).await {
+            let error = match tokio::time::timeout(limit, self.ask(passed, &place)).await {
                 Ok(Ok(leg)) => return Ok(Begun { leg, place }),
                 Ok(Err(error @ (LegError::Connect { .. } | LegError::Broken { .. }))) => error,
                 Ok(Err(error)) => return Err(error.into()),
@@ -137,12 +137,12 @@ impl PassThrough {
                 }
             };
             let worker = place.worker();
-            asked.pool.suspect(worker);
+            passed.pool.suspect(worker);
             drop(place);
             // Once for each engine, so that the number of engines bounds the search.
             let unspent = matches!(error, LegError::Connect { .. })
                 && !lost.contains(&worker)
-                && asked.pool.accepting() > 0;
+                && passed.pool.accepting() > 0;
             lost.push(worker);
             if !unspent {
                 attempts += 1;
@@ -157,7 +157,7 @@ impl PassThrough {
     }
 
     /// Asks the engine of a place, and waits until some of its answer is there.
-    async fn ask(&self, asked: &Asked, place: &Place) -> Result<Leg, LegError> {
+    async fn ask(&self, passed: &PassedRequest, place: &Place) -> Result<Leg, LegError> {
         let profile = place.client().profile();
         let nowhere = || LegError::Connect {
             peer: place.worker().to_string(),
@@ -165,9 +165,9 @@ impl PassThrough {
         };
         let api = profile.api.as_ref().ok_or_else(nowhere)?;
         let origin = Origin::parse(&api.url).ok_or_else(nowhere)?;
-        if asked.is_unseparated(api) {
+        if passed.is_unseparated(api) {
             self.unseparated.call_once(|| {
-                let model = asked.pool.record().name.as_str();
+                let model = passed.pool.record().name.as_str();
                 tracing::warn!(
                     model,
                     engine = api.url,
@@ -175,7 +175,7 @@ impl PassThrough {
                 );
             });
         }
-        let (head, body) = asked.onward(api, origin.host().ok_or_else(nowhere)?);
+        let (head, body) = passed.onward(api, origin.host().ok_or_else(nowhere)?);
         let tls = if origin.tls { EngineTls::Checked } else { EngineTls::Plain };
         let engine = self.engines.engine(&origin.target, tls).await?;
         let mut leg = self.engines.send(&engine, &head, &body).await?;

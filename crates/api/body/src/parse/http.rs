@@ -1,6 +1,6 @@
 //! The APIs over plain HTTP: OpenAI's, Anthropic's, vLLM's and SGLang's own, and any other.
 
-use super::{ParseError, Parsed, ParsedBody, Parser};
+use super::{ParseError, ParseOutcome, ParsedBody, Parser};
 use crate::api::{Api, ApiFamily};
 use crate::fields::Field;
 use crate::span::Span;
@@ -17,10 +17,10 @@ impl Parser for OpenAi {
         &[ApiFamily::OpenAi]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let api = Api::by_ending(self.families(), path).map_or(Api::Completions, |known| known.api);
         let request = openai(api, body, whole(body))?;
-        Ok(Parsed::Request(request.with_model()?))
+        Ok(ParseOutcome::Request(request.with_model()?))
     }
 }
 
@@ -60,7 +60,7 @@ impl Parser for Anthropic {
         &[ApiFamily::Anthropic]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let unknown = || ParseError::Path(path.to_owned());
         let api = Api::by_ending(self.families(), path).ok_or_else(unknown)?.api;
         let request = ParsedBody::from_json(api, body, whole(body))?;
@@ -68,7 +68,7 @@ impl Parser for Anthropic {
             let problem = "must have at least one message";
             return Err(ParseError::Field { request: "messages", problem });
         }
-        Ok(Parsed::Request(request.with_model()?))
+        Ok(ParseOutcome::Request(request.with_model()?))
     }
 }
 
@@ -84,7 +84,7 @@ impl Parser for VllmHttp {
         &[ApiFamily::Vllm, ApiFamily::OpenAi]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let known = Api::by_ending(self.families(), path);
         if known.is_none_or(|known| known.api != Api::VllmGenerate) {
             return OpenAi.parse(path, body);
@@ -94,7 +94,7 @@ impl Parser for VllmHttp {
             let problem = "must have non-empty token_ids field";
             return Err(ParseError::Field { request: "generate", problem });
         }
-        Ok(Parsed::Request(request.with_model()?))
+        Ok(ParseOutcome::Request(request.with_model()?))
     }
 }
 
@@ -110,7 +110,7 @@ impl Parser for SglangHttp {
         &[ApiFamily::Sglang]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let unknown = || ParseError::Path(path.to_owned());
         let api = Api::by_ending(self.families(), path).ok_or_else(unknown)?.api;
         let request = ParsedBody::from_json(api, body, whole(body))?;
@@ -119,7 +119,7 @@ impl Parser for SglangHttp {
             let problem = "must have input_ids or text field";
             return Err(ParseError::Field { request: "generate", problem });
         }
-        Ok(Parsed::Request(request))
+        Ok(ParseOutcome::Request(request))
     }
 }
 
@@ -135,8 +135,8 @@ impl Parser for Passthrough {
         &[]
     }
 
-    fn parse(&self, _: &str, _: &[u8]) -> Result<Parsed, ParseError> {
-        Ok(Parsed::Request(ParsedBody::opaque()))
+    fn parse(&self, _: &str, _: &[u8]) -> Result<ParseOutcome, ParseError> {
+        Ok(ParseOutcome::Request(ParsedBody::opaque()))
     }
 }
 

@@ -27,12 +27,12 @@ pub trait Parser: Send + Sync {
     /// # Errors
     ///
     /// [`ParseError`] where the request cannot be served: a 400 with the error's text.
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError>;
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError>;
 }
 
 /// Result of parsing a body.
 #[derive(Clone, Debug)]
-pub enum Parsed {
+pub enum ParseOutcome {
     /// A request to route by what it asks for.
     Request(ParsedBody),
     /// A call that the picker has no part in: it goes on unread.

@@ -1,7 +1,7 @@
 //! The APIs over gRPC: vLLM's engine service and Vertex AI's predictions.
 
 use super::http::openai;
-use super::{Input, ParseError, Parsed, ParsedBody, Parser};
+use super::{Input, ParseError, ParseOutcome, ParsedBody, Parser};
 use crate::api::{Api, ApiFamily};
 use crate::grpc::{FrameError, Message, Wire, message_in, push_numbers};
 use crate::span::Span;
@@ -20,13 +20,13 @@ impl Parser for VllmGrpc {
         &[ApiFamily::VllmGrpc]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let request = match Api::by_ending(self.families(), path).map(|known| known.api) {
             Some(Api::GrpcGenerate) => generate(body, message_in(body)?)?,
             Some(Api::GrpcEmbed) => embed(body, message_in(body)?)?,
-            _ => return Ok(Parsed::Skip),
+            _ => return Ok(ParseOutcome::Skip),
         };
-        Ok(Parsed::Request(request))
+        Ok(ParseOutcome::Request(request))
     }
 }
 
@@ -115,13 +115,15 @@ impl Parser for VertexAi {
         &[ApiFamily::VertexAi]
     }
 
-    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
-        let Some(known) = Api::by_ending(self.families(), path) else { return Ok(Parsed::Skip) };
+    fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
+        let Some(known) = Api::by_ending(self.families(), path) else {
+            return Ok(ParseOutcome::Skip);
+        };
         let missing = ParseError::Field { request: "predict", problem: "must have http_body" };
         let http_body = bytes_in(body, message_in(body)?)?.ok_or(missing)?;
         // An empty `data` is left out of the message; the JSON that is not there is the error.
         let data = bytes_in(body, http_body)?.unwrap_or_default();
-        Ok(Parsed::Request(openai(known.api, body, data)?))
+        Ok(ParseOutcome::Request(openai(known.api, body, data)?))
     }
 }
 

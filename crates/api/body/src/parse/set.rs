@@ -2,7 +2,7 @@
 
 use super::http::{Anthropic, OpenAi, Passthrough, SglangHttp, VllmHttp};
 use super::rpc::{VertexAi, VllmGrpc};
-use super::{ParseError, Parsed, Parser};
+use super::{ParseError, ParseOutcome, Parser};
 use crate::api::Api;
 
 /// Every parser there is.
@@ -68,7 +68,7 @@ impl ParserSet {
     /// # Errors
     ///
     /// Those of [`Parser::parse`].
-    pub fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError> {
+    pub fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         self.select(path).parse(clean(path), body)
     }
 }

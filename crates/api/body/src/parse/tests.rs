@@ -13,7 +13,7 @@ fn all() -> ParserSet {
 #[track_caller]
 fn request(path: &str, body: &[u8]) -> ParsedBody {
     match all().parse(path, body) {
-        Ok(Parsed::Request(request)) => request,
+        Ok(ParseOutcome::Request(request)) => request,
         other => panic!("no request on {path}: {other:?}"),
     }
 }
@@ -155,7 +155,8 @@ fn token_data_beside_a_chat_are_its_tokens() {
 #[test]
 fn an_unread_body_has_nothing_to_know() {
     let passthrough = parser("passthrough-parser").expect("it exists");
-    let Ok(Parsed::Request(request)) = passthrough.parse("/any", b"passthrough-parser") else {
+    let Ok(ParseOutcome::Request(request)) = passthrough.parse("/any", b"passthrough-parser")
+    else {
         panic!("every body is taken")
     };
     assert_eq!((request.api, &*request.model, request.stream), (None, "", false));
@@ -198,7 +199,7 @@ fn vllm_texts_and_embeddings_are_read_from_protobuf() {
     );
     let vllm = ParserSet::new(vec![parser("vllmgrpc-parser").expect("it exists")]);
     let health = vllm.parse("/vllm.grpc.engine.VllmEngine/HealthCheck", b"");
-    assert!(matches!(health, Ok(Parsed::Skip)));
+    assert!(matches!(health, Ok(ParseOutcome::Skip)));
 }
 
 #[test]
@@ -224,7 +225,7 @@ proptest! {
             "/google.cloud.aiplatform.v1.PredictionService/RawPredict"]),
     ) {
         for body in [body.clone(), frame(&body)] {
-            if let Ok(Parsed::Request(request)) = all().parse(path, &body) {
+            if let Ok(ParseOutcome::Request(request)) = all().parse(path, &body) {
                 let _ = (request.token_ids(&body), request.prompt_bytes(&body).count());
             }
         }

@@ -26,7 +26,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A request for a model whose engines take requests as they came.
-pub(crate) struct Asked {
+pub(crate) struct PassedRequest {
     pub pool: Arc<Pool>,
     /// Head to send on, without the engine's own name of the model.
     head: RequestHeader,
@@ -80,7 +80,7 @@ struct Text {
     max_output_tokens: Option<u32>,
 }
 
-impl Asked {
+impl PassedRequest {
     /// Reads a request; nothing where its model is not of this kind, or where nobody can say what
     /// it asks for.
     ///
@@ -91,7 +91,8 @@ impl Asked {
         client: Client<'_>,
         body: &Bytes,
         catalog: &Catalog,
-        (settings, removed): (&ProxySettings, &RemovedFields),
+        settings: &ProxySettings,
+        removed: &RemovedFields,
     ) -> Result<Option<Self>, ApiError> {
         let exchange = client.exchange;
         if !catalog.passes() {
