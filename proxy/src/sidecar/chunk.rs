@@ -51,6 +51,7 @@ impl<'a> Chunk<'a> {
         let choice = object(Some(choice.get().as_bytes()), "choices[0]")?;
         let raw = choice.get("message");
         let message = object(raw, "message")?;
+        // A member that says anything beside the text, such as a call of a tool, cannot be joined.
         let beside = |(name, raw): &(String, &RawValue)| {
             !["role", "content"].contains(&&**name) && !is_nothing(raw.get())
         };

@@ -153,6 +153,7 @@ impl Sidecar {
             let Part { bytes, last } = chunks.take(body).map_err(Halt::Unjoinable)?;
             self.metrics.decode_chunks.inc();
             self.metrics.answer_bytes.inc_by(bytes.len() as u64);
+            // The head waits for the first bytes: until then the request may still be decoded in one piece.
             match head.take_if(|_| !bytes.is_empty()) {
                 Some(head) => {
                     progress.begun = true;

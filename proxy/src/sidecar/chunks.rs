@@ -150,6 +150,7 @@ impl<'a> Chunks<'a> {
             request.get("messages").and_then(open_messages).ok_or(OnePieceReason::Messages)?;
         let size = u64::from(size.get());
         let left = limit(&request)?;
+        // One chunk would hold the whole answer, and save nothing.
         if left.is_some_and(|left| left <= size) {
             return Err(OnePieceReason::Short);
         }

@@ -92,6 +92,7 @@ impl TryFrom<SidecarArgs> for DirectSettings {
         faults.extend(direct.llmd.faults());
         direct.moriio.check(direct.connector, direct.data_parallel_size, &mut faults);
         let allow = allow_list(&direct, &mut faults);
+        // All flags are checked first, so that an operator sees every fault at once.
         if !faults.is_empty() {
             return Err(ConfigError(faults));
         }

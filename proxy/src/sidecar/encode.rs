@@ -137,6 +137,7 @@ impl Encoders {
                 running.spawn(answer.in_current_span());
                 sent += 1;
             }
+            // The deadline is that of all items: the prompt waits for the slowest.
             let joined = match timeout_at(deadline, running.join_next()).await {
                 Ok(Some(joined)) => joined.expect("nobody else ends these tasks"),
                 Ok(None) => break,

@@ -83,6 +83,7 @@ impl Handover {
         if !unusable.is_choice() {
             tracing::warn!(prefiller, error = %unusable, "a prompt was not handed over");
         }
+        // Some engines answer a prompt that nobody handed over from KV that is not there.
         let allowed = self.settings.fallback || unusable.is_choice();
         if allowed && connector.decodes_alone() {
             return Ok(Answer::plain(self.alone(request).await?, "fallback"));

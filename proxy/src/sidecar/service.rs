@@ -178,6 +178,7 @@ impl Sidecar {
                     encoders: &help.encoders,
                     source: help.source.as_ref(),
                 };
+                // A chat that is decoded in chunks comes here too, and hands nothing over.
                 if !help.is_empty() {
                     trace::hands_over(self.handover.settings.connector, request.prefiller);
                 }
@@ -197,6 +198,7 @@ impl Sidecar {
         let api = Api::find(exchange.method(), exchange.path());
         let api = api.filter(|api| stator_handover::is_prefillable(*api));
         let (encoders, source) = self.suppliers(exchange, api.is_some(), &routing);
+        // An upload may be large, and no other engine can help with it: it is streamed and not held.
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
         }

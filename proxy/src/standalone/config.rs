@@ -114,6 +114,7 @@ impl ProxySettings {
         let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
         let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
+        // All flags are checked first, so that an operator sees every fault at once.
         let (Some(keys), Some(placement), Some(queue), Some(discovery), true) =
             (keys, placement, queue, discovery, faults.is_empty())
         else {

@@ -102,6 +102,7 @@ impl Generation {
                 choices: progress,
                 attempts: 0,
             };
+            // One after the other: where one cannot be placed, those before it are cancelled.
             let leg = generation.placer.submit(start, Vec::new()).await?;
             generation.legs.push(leg);
         }
@@ -188,6 +189,7 @@ impl Generation {
         let took = took.map(|us| Duration::from_micros(us.into()));
         if !std::mem::replace(&mut leg.prefilled, true) {
             leg.trace.enter("decode");
+            // The first token is the proof: a prefill worker that failed computed nothing.
             match self.outputs.iter().any(|output| output.prefill_failed) {
                 false => leg.place.prefill_done(took),
                 true => leg.place.prefill_failed(),

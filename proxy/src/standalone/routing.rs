@@ -315,6 +315,7 @@ impl PlacementArgs {
             self.active_decode_blocks_threshold,
             self.active_prefill_tokens_threshold,
         );
+        // Checked apart from the others, so that a fault of both is named, not only the first.
         let steps =
             BusyThresholds::default().with_prefill_steps(self.active_prefill_tokens_threshold_frac);
         let mut fault = |InvalidWeights(invalid): InvalidWeights| {

@@ -85,6 +85,7 @@ impl<'a> Run<'a> {
                 }
                 Err(failure) => return Err(failure),
             };
+            // Only now, so that an error before the first token still gets a status of its own.
             if !begun {
                 self.answer.begin(&writer, &mut events);
             }
@@ -125,6 +126,7 @@ impl<'a> Run<'a> {
             Some(_) => self.idle_timeout,
         };
         let next = tokio::select! {
+            // What has come goes first: a client that leaves with its answer complete is not gone.
             biased;
             next = timeout(limit, self.generation.next()) => next,
             gone = exchange.gone() => return Err(gone.into()),

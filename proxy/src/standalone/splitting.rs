@@ -72,6 +72,7 @@ impl SplitArgs {
         let needs = |flag: &str, policy: &str, given: bool| {
             given.then(|| format!("router-split-{flag}: needs router-split to be {policy}"))
         };
+        // A flag of another policy would be ignored in silence.
         let (tokens, share) = (self.router_split_uncached_tokens, self.router_split_uncached_share);
         if self.router_split != SplitPolicy::Uncached {
             faults.extend(needs("uncached-tokens", "uncached", tokens.is_some()));

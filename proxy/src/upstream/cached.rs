@@ -69,6 +69,7 @@ impl CachedTokens {
                 }
             }
         }
+        // The end may be the beginning of the key: it is held back until the next part shows.
         let begun = (1..KEY.len()).rev().find(|length| text.ends_with(&KEY[..*length]));
         self.held = text.split_off(text.len() - begun.unwrap_or(0));
         out.extend_from_slice(&text);

@@ -159,6 +159,7 @@ impl AnswerCleaner {
                 (state.before_name, state.drops_comma, pass.comma) = (false, false, None);
             }
             b',' => {
+                // The state before the comma is kept: if the member behind it goes, the comma goes too.
                 let before = *state;
                 state.before_name = state.objects & 1 == 1 && state.depth <= DEPTH_MAX;
                 if std::mem::take(&mut state.drops_comma) {

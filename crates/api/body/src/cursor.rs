@@ -175,6 +175,7 @@ impl<'a> Cursor<'a> {
                 Some(b'-' | b'0'..=b'9') => self.number()?,
                 _ => self.literal()?,
             }
+            // Past commas and brackets, until a value follows or the outermost container has ended.
             if !self.leave(&mut nest)? {
                 return Ok(Span { start, end: self.at });
             }

@@ -130,6 +130,7 @@ impl FormScreen {
             return Ok(false);
         };
         let name = name_of(rest.get(2..end).unwrap_or_default())?;
+        // An odd name may be read as another one by the engine.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);
         let kept = name.bytes().all(plain) && self.rules.allows_in_form(base_of(&name));
         let head = rest.split_to(end + 4);
@@ -223,6 +224,7 @@ fn name_of(head: &[u8]) -> Result<String, FormError> {
         if value.iter().any(|byte| *byte < b' ' && *byte != b'\t' || *byte == 0x7F) {
             return Err(FormError::Head("a value has control characters"));
         }
+        // Readers differ in which of two they take.
         if name.eq_ignore_ascii_case(b"content-disposition") && disposition.replace(value).is_some()
         {
             return Err(FormError::Head("content-disposition stands twice"));

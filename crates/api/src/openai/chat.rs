@@ -118,6 +118,7 @@ fn tools(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiError> {
             format!("tools has {} tools, the limit is {TOOLS_MAX}", tools.len()),
         ));
     }
+    // The first fault ends the search, and names the place of its tool.
     for (at, tool) in tools.iter().enumerate() {
         let fault = |field: &str, message: String| {
             Err(ApiError::invalid(&format!("tools[{at}]{field}"), message))

@@ -25,6 +25,7 @@ pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     }
     let mut options = options::check(&body, logprobs(&body)?)?;
     let min_tokens = options.sampling.min_tokens;
+    // OpenAI's default for completions; a chat without a limit goes on to the end of the context.
     options.open.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(min_tokens));
     let model = options::model(&mut body)?.0;
     let mut prompts = prompts(body.prompt.take().ok_or_else(|| ApiError::missing("prompt"))?)?;

@@ -112,6 +112,7 @@ impl<'de> Visitor<'de> for PromptVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        // The first item says what the list is of; a list of several kinds fails at the next item.
         let mut prompt = match items.next_element()? {
             None => return Ok(RawPrompt::Texts(Vec::new())),
             Some(PromptItem::Text(text)) => RawPrompt::Texts(vec![text]),
@@ -216,6 +217,7 @@ impl<'de> Deserialize<'de> for FlagOrCount {
 
 impl<'de> Deserialize<'de> for Meaning {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The value itself is never kept: it may be large, and only whether it asks for anything counts.
         struct MeaningVisitor;
         impl<'de> Visitor<'de> for MeaningVisitor {
             type Value = bool;

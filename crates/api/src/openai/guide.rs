@@ -108,6 +108,7 @@ fn structured_outputs(field: &str, outputs: &Json<'_>) -> Result<Option<Form>, A
             _ if matches!(value, Json::Null | Json::Bool(false)) => None,
             _ => return Err(ApiError::unsupported(&path, format!("{path} is not supported"))),
         };
+        // Engines would take one of several, and not the same one.
         if form.is_some() && found.is_some() {
             let message = format!("{field} has several forms, it must have one");
             return Err(ApiError::impossible(field, message));
@@ -174,6 +175,7 @@ fn object(path: &str, value: &Json<'_>) -> Result<Option<String>, ApiError> {
         Json::Null => return Ok(None),
         Json::Str(text) if text.is_empty() => return Ok(None),
         Json::Str(text) => {
+            // Before it is parsed: the limit is on the work, too.
             check_size(path, text.len())?;
             let parsed: Json<'_> = serde_json::from_str(text).map_err(|error| {
                 ApiError::invalid(path, format!("{path} is not valid JSON: {error}"))

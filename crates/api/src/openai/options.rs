@@ -35,6 +35,7 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
     let max_tokens = integer("max_tokens", body.max_tokens, 1..=i64::from(u32::MAX))?;
     let max_completion_tokens =
         integer("max_completion_tokens", body.max_completion_tokens, 1..=i64::from(u32::MAX))?;
+    // The newer name goes before the older one, as with OpenAI.
     let max_tokens = max_completion_tokens.or(max_tokens);
     let min_tokens = integer("min_tokens", body.min_tokens, 0..=i64::from(u32::MAX))?.unwrap_or(0);
     if let Some(max) = max_tokens.filter(|max| *max < min_tokens) {
@@ -205,6 +206,7 @@ pub fn check_cache_salt(param: &str, salt: &str) -> Result<(), ApiError> {
 
 /// Refuses what would change the answer if it were ignored.
 fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
+    // Fields that are absent, null or false ask for nothing, and clients send them so.
     let fields = [
         ("suffix", body.suffix),
         ("audio", body.audio),

@@ -163,6 +163,7 @@ pub fn push_response(
         }
         push_rest(out, shape, choice);
     }
+    // A whole answer always says what it took; only streams have to be asked.
     out.extend_from_slice(b"],\"usage\":");
     push_usage(out, usage);
     out.push(b'}');

@@ -204,6 +204,7 @@ impl Meeting {
             "remote_dp_size": ranks,
         });
         spread(&mut further, self.hosts.prefill.clone(), ranks_of_pod);
+        // What prefill says itself counts; the configuration only fills the gaps.
         for name in FURTHER {
             if let (None, Some(value)) = (said.get(name), further.get(name)) {
                 edit = edit.set(name, value.to_string());

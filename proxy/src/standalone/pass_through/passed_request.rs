@@ -98,6 +98,7 @@ impl PassedRequest {
         if !catalog.passes() {
             return Ok(None);
         }
+        // Whoever answers the request instead names the fault of a body that cannot be read.
         let Ok(fields) = scan(body) else { return Ok(None) };
         let Some(model) = fields.raw(body, Field::Model).and_then(unquote) else { return Ok(None) };
         let Some(pool) = catalog.passed(&model) else { return Ok(None) };
