@@ -185,6 +185,11 @@ async fn the_simulated_engine_gives_the_same_tokens_every_time() {
 
 /// Starts an agent on free ports.
 pub(crate) fn agent(discovery: &str, flags: &[&str]) -> Process {
+    agent_with(discovery, flags, &[])
+}
+
+/// An agent on free ports, with further environment variables.
+pub(crate) fn agent_with(discovery: &str, flags: &[&str], environment: &[(&str, &str)]) -> Process {
     let mut args = vec![
         "agent",
         "--listen=127.0.0.1:0",
@@ -194,7 +199,7 @@ pub(crate) fn agent(discovery: &str, flags: &[&str]) -> Process {
         discovery,
     ];
     args.extend(flags);
-    Process::start(&args)
+    Process::start_with(&args, environment)
 }
 
 /// The sum of a metric's samples; `None` while there are none.
