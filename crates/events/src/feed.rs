@@ -87,6 +87,7 @@ impl<B> Feed<B> {
                 self.advance(actions);
             }
             Input::Replayed(batches) => self.replayed(batches, actions),
+            // An answer that comes after the state moved on belongs to a question of the past.
             Input::ReplayFailed => {
                 if let State::Replaying { .. } = self.state {
                     self.resync(actions);

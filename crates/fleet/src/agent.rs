@@ -305,6 +305,7 @@ impl<S: Members + KvSink> AgentTask<S> {
         actions: Vec<Action<Events>>,
         mut snapshot: Option<Snapshot>,
     ) {
+        // The worker may have left while its answer was on the way.
         let Some(generation) = self.workers.get(&worker).map(|known| known.generation) else {
             return;
         };

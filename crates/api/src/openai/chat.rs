@@ -48,6 +48,7 @@ fn conversation<'a>(body: &mut Body<'a>) -> Result<Conversation<'a>, ApiError> {
     }
     let continue_final_message = body.continue_final_message.unwrap_or(false);
     let add_generation_prompt = body.add_generation_prompt.unwrap_or(!continue_final_message);
+    // A message that goes on leaves no place for the start of the next one.
     if continue_final_message && add_generation_prompt {
         let message = "continue_final_message and add_generation_prompt cannot both be true";
         return Err(ApiError::impossible("continue_final_message", message));

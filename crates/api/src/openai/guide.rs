@@ -50,6 +50,7 @@ pub(crate) fn guided(body: &Body<'_>) -> Result<Option<GuideField>, ApiError> {
     for (field, value, kind) in fields {
         let Some(value) = value else { continue };
         let Some(form) = kind(field, value)? else { continue };
+        // An engine takes one form, and nobody can tell which of two the client meant.
         if let Some(GuideField { field: other, .. }) = found {
             let message = format!("{other} and {field} each give the answer a form: one may");
             return Err(ApiError::impossible(field, message));

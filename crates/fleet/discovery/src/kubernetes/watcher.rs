@@ -36,6 +36,7 @@ impl KubernetesWatcher {
     }
 
     pub(super) fn of(cluster: &Cluster, namespace: String, source: &KubernetesSource) -> Self {
+        // One channel for both: an agent counts when it has published itself and its pod is ready.
         let (sender, news) = mpsc::channel(REPORTS_MAX);
         let query = |resource, labels| Query {
             resource,

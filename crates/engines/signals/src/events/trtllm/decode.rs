@@ -190,6 +190,7 @@ fn runs(
         let is_text = block.tokens.iter().all(|token| token.token_extra_id == 0)
             && block.mm_keys.is_none_or(|keys| keys.is_empty());
         let medium = medium(block.cache_level.unwrap_or(0));
+        // The blocks behind one that is left out would have a parent that nobody knows.
         let Some(medium) = medium.filter(|_| is_text && size == block_size as usize) else {
             *skipped += 1;
             break;

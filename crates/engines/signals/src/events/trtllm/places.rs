@@ -90,6 +90,7 @@ impl Places {
                 tell_stored(done, tell);
                 continue;
             }
+            // A move carries no tokens, so a block that is not known yet cannot be reported.
             if before.is_none() && (is_move || self.media.len() >= self.blocks_max) {
                 break;
             }
