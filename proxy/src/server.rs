@@ -224,6 +224,7 @@ impl HttpServerApp for Edge {
     ) -> Option<ReusedHttpStream> {
         let session = self.next(session).await?;
         let mut exchange = Exchange::new(session, self.serving.door().clone(), self.client.clone());
+        // A place of the reserve is for probes: anything else would fill the reserve too.
         if let Some(why) = &self.client.probes_only {
             exchange.close_after();
             if !self.serving.is_probe(&exchange) {

@@ -143,6 +143,7 @@ impl Handover {
         let connector = self.settings.connector;
         let object = Object::parse(request.body).map_err(|_| Unusable::NotAnObject)?;
         let moves_kv = request.prefiller.is_some() || supplies.source.is_some();
+        // KV that leaves with its first reader is good for one sequence.
         if moves_kv && connector.is_used_once() && !is_single(request.api, &object) {
             return Err(Unusable::Several);
         }

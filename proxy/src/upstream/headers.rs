@@ -65,6 +65,7 @@ pub(crate) fn onward(
     let kept: Vec<HeaderName> =
         request.headers.keys().filter(|name| !passage.lets(name)).cloned().collect();
     let chunked = request.headers.contains_key(header::TRANSFER_ENCODING);
+    // What the client says of its own connection is not true of the one to the engine.
     for name in HOP_BY_HOP.iter().chain(&named).chain(&kept).chain([&header::EXPECT]) {
         head.remove_header(name);
     }

@@ -153,6 +153,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
             context_length: args.context_length,
             ..EngineOptions::default()
         };
+        // All faults are gathered, so that one start shows every one of them.
         let mut faults = Faults::default();
         faults.range("workers", args.workers, 1, 1024);
         faults.range("block-size", options.block_size, 1, 1024);

@@ -100,6 +100,7 @@ pub(super) async fn follow(source: MetricsPage, ranks: Vec<RankOutlets>, metrics
                 }
             }
             Err(error) => {
+                // Numbers of an old page would pass for the load of now.
                 for rank in &ranks {
                     rank.cache.lock().forget_requests();
                 }

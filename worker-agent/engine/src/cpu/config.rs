@@ -216,6 +216,7 @@ fn rope(
     let Some(rope) = parameters.or(scaling) else {
         return Ok((theta.unwrap_or(THETA), RopeScaling::None));
     };
+    // Files that have both were converted, and the inner one is the newer.
     let theta = rope.rope_theta.or(theta).unwrap_or(THETA);
     if let Some(factor) = rope.partial_rotary_factor.filter(|factor| *factor != 1.0) {
         return Err(unsupported("partial_rotary_factor", factor, "1"));

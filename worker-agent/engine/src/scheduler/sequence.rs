@@ -211,6 +211,7 @@ impl Sequence {
         model: &ModelInfo,
         context_length: usize,
     ) -> Output {
+        // The first output alone says what was cached.
         let first = self.tokens.len() == self.origin.submitted;
         self.tokens.push(token);
         self.decoding = true;
