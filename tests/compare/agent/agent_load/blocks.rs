@@ -91,7 +91,15 @@ pub(crate) async fn measure(
     let snapshot = client.snapshot(worker, BLOCKS_MAX).await?;
     let snapshot =
         Counted { blocks: snapshot.blocks.len() as u64, messages: 1, ..Counted::default() };
-    line(args, "snapshot", &snapshot, before)
+    line(args, "snapshot", &snapshot, before)?;
+
+    // An agent publishes what is new to it: the next pass would hear nothing of blocks still stored.
+    let order = json!({"first": 0, "blocks": blocks, "removed": true, "rate": rate});
+    let mut forgotten = Counted::default();
+    let (ordered, heard) =
+        tokio::join!(order_events(&args.engine, &order), hear(&mut news, blocks, &mut forgotten));
+    ordered?;
+    heard.map(drop)
 }
 
 impl Counted {
