@@ -139,7 +139,7 @@ impl Driver {
         let mut clock = StepClock::default();
         self.report_load(Instant::now());
         loop {
-            // Bounded: a flood of commands does not hold up the requests that run.
+            // The number is bounded, so that a flood of commands does not hold up running requests.
             for _ in 0..COMMANDS_PER_STEP {
                 let Ok(command) = commands.try_recv() else { break };
                 self.apply(command);

@@ -115,7 +115,7 @@ pub struct FaultSettings {
     pub restart: Ps,
     /// Share of workers that are slow.
     pub stragglers: f64,
-    /// How many times as long as others a slow worker takes.
+    /// The time of a slow worker's step, as a multiple of the others'.
     pub straggler_slowdown: f64,
     /// Share of batches of KV events that are lost.
     pub event_loss: f64,

@@ -145,8 +145,8 @@ impl Steering {
         Ok(Self { priority, ..Self::of_labels(extensions.routing_constraints, said)? })
     }
 
-    /// The same for an endpoint picker, whose operator gives objectives their priorities: a client
-    /// does not say how urgent its request is.
+    /// Reads the fields for an endpoint picker. Its operator gives objectives their priorities: a
+    /// client does not say how urgent its request is.
     ///
     /// # Errors
     ///

@@ -68,7 +68,7 @@ fn push_json(
     style: &JsonStyle,
     depth: usize,
 ) -> Result<(), Error> {
-    // Asked before anything is written, because a value may hold itself many times over.
+    // The budget is checked before anything is written: a small value can make a lot of text.
     room_for(out, value)?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
@@ -185,7 +185,8 @@ pub(crate) fn str(value: &Value) -> Result<String, Error> {
 }
 
 fn push_repr(out: &mut String, value: &Value) -> Result<(), Error> {
-    // As in `push_json`; the words are Python's, because models were trained on them.
+    // The budget is checked first, as in `push_json`. The words are Python's, because models were
+    // trained on them.
     room_for(out, value)?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),

@@ -1,4 +1,4 @@
-//! Where endpoints are, as far as their labels tell.
+//! Places of endpoints, as far as their labels tell.
 
 use parking_lot::Mutex;
 use stator_epp_scheduler::Endpoint;

@@ -33,7 +33,7 @@ pub(crate) struct EndpointSlot {
     pub load: EngineLoad,
     /// The worker as its agent knows it.
     pub agent_worker: Option<WorkerRank>,
-    /// What its agent or its engine said of it, for requests that need something.
+    /// The labels and adapters that its agent or engine reports, for requests that need some.
     pub told: Profile,
     /// Load in flight from this replica.
     pub own: InFlight,

@@ -27,7 +27,7 @@ use std::time::Instant;
 /// The only path whose answers are decoded in chunks.
 const CHAT: &str = "/v1/chat/completions";
 
-/// How far the answer to a client is.
+/// The state of the answer to a client.
 struct AnswerProgress {
     /// Whether the client has got anything.
     begun: bool,

@@ -11,11 +11,11 @@ pub(crate) enum NoSplitReason {
     NoHandover,
     /// The policy, or the request, wants it so.
     Policy,
-    /// It has most of the prompt.
+    /// The decode worker has most of the prompt.
     Cached,
     /// The worker for prompts has too much to compute.
     PrefillLoad,
-    /// That is predicted to be faster.
+    /// One worker alone is predicted to be faster.
     Measured,
 }
 

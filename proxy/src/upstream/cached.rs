@@ -96,7 +96,7 @@ fn after_key(text: &[u8]) -> Found {
     let word = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     let end = at + word;
     match &text[at..end] {
-        // Longer than what is held back, so that the answer's pieces make no difference.
+        // A name and count that do not fit the held bytes pass, however the answer is cut.
         _ if end >= HELD_MAX_BYTES => Found::Other,
         // The next byte may still belong to it.
         _ if end == text.len() => Found::Unfinished,

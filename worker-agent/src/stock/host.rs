@@ -323,7 +323,7 @@ impl Looks {
             Some(Err(error)) => (Err(format!("a look failed: {error}")), Memory::default()),
             None => return pending().await,
         };
-        // The look had the memory on loan, and the next one needs it.
+        // The next look starts from the memory that this one returns.
         self.memory = Some(memory);
         match &look {
             Err(why) if !up => self.tell(why),

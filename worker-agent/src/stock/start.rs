@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use stator_protos::discovery::ProfileRecord;
 
-    /// What is found out of an SGLang with these flags that says whether it needs prefill.
+    /// The profile of an SGLang with these flags, which reports whether it needs prefill.
     async fn check(flags: &[&str], needs_prefill: bool) -> Result<ProfileRecord, String> {
         let flags = [&["--engine=sglang", "--model=/m"], flags].concat();
         let (settings, (news, mut host)) = (stock_settings(&flags), Host::scripted());

@@ -1,4 +1,4 @@
-//! What an engine takes and gives: its capacities, requests and their progress.
+//! Input and output of an engine: its capacities, requests and their progress.
 
 use super::block::BlockId;
 use crate::time::Ps;

@@ -31,7 +31,7 @@ pub enum ArrivalTime {
 pub enum Class {
     /// Somebody waits for it.
     Interactive,
-    /// It fills the gaps.
+    /// Background work fills the gaps.
     Background,
 }
 

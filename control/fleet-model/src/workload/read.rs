@@ -21,7 +21,7 @@ pub enum WorkloadError {
         path: String,
         /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault of the line.
         fault: String,
     },
     /// The trace has no request.

@@ -10,9 +10,9 @@ use stator_protos::kv_event::KvEvent;
 pub(super) enum Tenure {
     /// The fleet wants it: it is up, starts, or comes back after a death.
     Kept,
-    /// It takes no new requests and goes when it has none left.
+    /// The worker takes no new requests and leaves when it has none left.
     Draining,
-    /// It has gone; another may have its number.
+    /// The worker has left; another may have its number.
     Retired,
 }
 

@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
             let key = self.key()?;
             self.space();
             let value = self.value(depth)?;
-            // Reported while it is read: a caller that wants one field pays for no list of all.
+            // A member is reported at once: a caller who wants one field pays for no list of all.
             member(Member { key_start: key.start, key_end: key.end, value });
             self.space();
             match self.peek() {

@@ -1,4 +1,4 @@
-//! Which requests are worth a prefill elsewhere, and how their APIs limit an answer.
+//! Requests that are worth a prefill elsewhere, and how their APIs limit an answer.
 
 use serde_json::value::RawValue;
 use stator_body::{Api, Object, ObjectEdit};

@@ -90,7 +90,7 @@ pub(super) fn make(
     args: &[Value],
     make: impl FnOnce(&[Value]) -> Result<Value, Error>,
 ) -> Result<Value, Error> {
-    // Paid for before it is made: a value that does not fit must never exist.
+    // The budget is charged first: a value that does not fit must never exist.
     match growth {
         Growth::None => make(args),
         Growth::Text(factor) => {

@@ -36,7 +36,7 @@ pub enum CertificateSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Version {
     /// TLS 1.2: the default, because Envoy offers nothing newer to its upstreams unless told to.
-    /// What Go calls older ones is taken for this, the oldest that is spoken at all.
+    /// Go's names for older versions mean this one too: nothing older is spoken.
     #[default]
     #[value(name = "1.2", aliases = ["VersionTLS12", "VersionTLS11", "VersionTLS10"])]
     Tls12,

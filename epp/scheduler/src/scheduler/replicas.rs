@@ -1,4 +1,4 @@
-//! What replicas of a picker tell one another of a pool.
+//! Messages about a pool between the replicas of a picker.
 
 use super::Scheduler;
 use crate::{InFlight, Time};
