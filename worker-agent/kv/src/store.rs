@@ -1,0 +1,1 @@
+//! Which block is where, who needs it, and what is to be moved next.
