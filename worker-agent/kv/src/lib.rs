@@ -5,6 +5,8 @@
 //! No KV is carried in messages or vectors: a block is a slot of the host arena, and whoever moves
 //! it is given the slot.
 
+pub mod arena;
+pub mod checksum;
 pub mod store;
 pub mod tier;
 

@@ -1,0 +1,82 @@
+//! Memory that a file and other processes share.
+#![allow(unsafe_code)]
+
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::ptr::{NonNull, null_mut};
+
+/// A mapping of a whole file.
+///
+/// The protocol that makes its copies sound, whatever other threads and processes do:
+/// - The memory is never the target of a Rust reference. Bytes go in and out by copies from and to
+///   memory that is the caller's alone, so a write at the wrong time spoils bytes and nothing else.
+/// - Within this process a slot has one writer at a time, and ready slots are read-only until they
+///   are free: the block store hands slots out so, under its lock, which also orders the copies of
+///   one holder before those of the next.
+/// - The file cannot shrink (a seal says so), hence no access behind its end can happen.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    first: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to no thread; what threads may do with its bytes is said above.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of a file, to read and write. It takes no memory yet.
+    pub(super) fn new(file: impl AsFd, bytes: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: asks for addresses that nothing has yet.
+        let first = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, file, 0)? };
+        let first = NonNull::new(first.cast()).expect("no mapping is at address 0");
+        Ok(Self { first, bytes })
+    }
+
+    /// Asks the system for huge pages, and to leave the memory out of core dumps.
+    #[cfg(target_os = "linux")]
+    pub(super) fn advise(&self, is_huge: bool) {
+        use rustix::mm::{Advice, madvise};
+        let advice = [(Advice::LinuxDontDump, true), (Advice::LinuxHugepage, is_huge)];
+        for (advice, _) in advice.into_iter().filter(|(_, wanted)| *wanted) {
+            // SAFETY: the mapping is ours, and neither advice changes what is in it. A system that
+            // knows an advice not refuses it, and all stays as it is.
+            let _ = unsafe { madvise(self.first.as_ptr().cast(), self.bytes, advice) };
+        }
+    }
+
+    /// The address of some of the bytes.
+    pub(super) fn address(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let end = offset.checked_add(bytes).expect("no range ends behind the last address");
+        assert!(end <= self.bytes, "{offset}..{end} of {}", self.bytes);
+        // SAFETY: within the mapping, as was asserted.
+        unsafe { self.first.add(offset).as_ptr() }
+    }
+
+    /// Copies bytes in.
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.address(offset, bytes.len());
+        // SAFETY: both are as long as that. `bytes` is a reference, hence not in the mapping. The
+        // caller is the slot's one writer.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.address(offset, bytes.len());
+        // SAFETY: both are as long as that. `bytes` is a reference, hence not in the mapping. No
+        // other thread writes the slot meanwhile.
+        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, bytes.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, and nobody uses addresses of it who does not have `self`.
+        let unmapped = unsafe { munmap(self.first.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
