@@ -158,6 +158,16 @@ impl Arena {
         stream.finish()
     }
 
+    /// Copies bytes to an offset in the arena. The caller is the one writer of the slots there.
+    pub(crate) fn write_at(&self, offset: usize, bytes: &[u8]) {
+        self.mapping.write(offset, bytes);
+    }
+
+    /// Copies bytes from an offset in the arena.
+    pub(crate) fn read_at(&self, offset: usize, bytes: &mut [u8]) {
+        self.mapping.read(offset, bytes);
+    }
+
     fn offset(&self, slot: SlotId) -> usize {
         assert!(slot.0 < self.slots, "slot {} of {}", slot.0, self.slots);
         slot.0 as usize * self.stride()

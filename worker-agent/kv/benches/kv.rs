@@ -1,0 +1,112 @@
+//! How fast blocks are planned, copied and checked. Prints a table; takes about ten seconds.
+//!
+//! `cargo bench -p stator-kv --bench kv [part of a line's name]`
+//!
+//! Every line is the median of repetitions that alternate with those of the line it is compared
+//! with, so that a noisy machine disturbs both alike.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use stator_kv::SlotId;
+use stator_kv::arena::Arena;
+use stator_kv::plan::{BlockCopy, Plan, RegionLayout};
+use stator_protos::name::BlockName;
+
+/// Blocks that are copied in turn: more than the caches hold.
+const SLOTS: u32 = 64;
+const REPETITIONS: usize = 31;
+
+fn main() {
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let wanted = |what: &str| only.as_ref().is_none_or(|only| what.contains(only.as_str()));
+    println!("{:<44} {:>10} {:>10} {:>8}", "", "segments", "ns each", "runs");
+    let row = RegionLayout::contiguous(2 << 20, 2 << 20);
+    let layered = RegionLayout::layer_first(32, 4096, 64 << 10);
+    let split = RegionLayout::layer_first(64, 4096, 32 << 10);
+    plan(&wanted, "plan: 32 layers into rows", [&layered, &row], 32);
+    plan(&wanted, "plan: K and V of 32 layers into rows", [&split, &row], 64);
+    plan(&wanted, "plan: rows into 32 layers", [&row, &layered], 32);
+    plan(&wanted, "plan: rows into rows", [&row, &row], 1);
+    println!("{:<44} {:>10} {:>10} {:>8}", "", "KiB", "GB/s", "ratio");
+    for kib in [32, 256, 2048] {
+        copies(&wanted, kib << 10);
+    }
+}
+
+fn plan(wanted: &dyn Fn(&str) -> bool, what: &str, layouts: [&RegionLayout; 2], segments: usize) {
+    if !wanted(what) {
+        return;
+    }
+    // Scattered blocks, as of a pool that has been in use: a permutation of 0..4096.
+    let scattered = |block: u32| block.wrapping_mul(2_654_435_761) % 4096;
+    let copies: Vec<_> =
+        (0..256).map(|block| BlockCopy { from: scattered(block), to: block }).collect();
+    let mut runs = 0;
+    let median = median(|| {
+        let started = Instant::now();
+        runs = black_box(Plan::new(black_box(&copies), layouts[0], layouts[1])).runs().len();
+        started.elapsed()
+    });
+    let segments = segments * copies.len();
+    let each = median.as_nanos() as f64 / segments as f64;
+    println!("{what:<44} {segments:>10} {each:>10.1} {runs:>8}");
+}
+
+fn copies(wanted: &dyn Fn(&str) -> bool, bytes: usize) {
+    let arena = Arena::new(SLOTS, bytes).expect("the machine has 128 MiB");
+    let mut engine = vec![1u8; bytes * SLOTS as usize];
+    let plain: Vec<_> = vec![2u8; bytes * SLOTS as usize];
+    (0..SLOTS).for_each(|slot| arena.write(SlotId(slot), &plain[..bytes]));
+    let name = BlockName(7);
+    let block = |slot: u32| slot as usize * bytes..(slot as usize + 1) * bytes;
+    // The yardstick: the same copy between vectors of this process.
+    let mut memcpy = |slot| engine[block(slot)].copy_from_slice(&plain[block(slot)]);
+    let mut engine2 = vec![1u8; bytes * SLOTS as usize];
+    let ways: [(&str, &mut dyn FnMut(u32)); 6] = [
+        ("copy: memcpy", &mut memcpy),
+        ("copy: into the arena", &mut |slot| arena.write(SlotId(slot), &plain[block(slot)])),
+        ("copy: into the arena, with checksum", &mut |slot| {
+            black_box(arena.write_checked(SlotId(slot), name, &plain[block(slot)]));
+        }),
+        ("copy: out of the arena", &mut |slot| {
+            arena.read(SlotId(slot), &mut engine2[block(slot)]);
+        }),
+        ("copy: checksum of a slot", &mut |slot| {
+            black_box(arena.checksum(SlotId(slot), name));
+        }),
+        ("copy: checksum of a slice", &mut |slot| {
+            black_box(stator_kv::checksum::checksum(name, &plain[block(slot)]));
+        }),
+    ];
+    compare(wanted, bytes, ways);
+}
+
+fn compare<const N: usize>(
+    wanted: &dyn Fn(&str) -> bool,
+    bytes: usize,
+    mut ways: [(&str, &mut dyn FnMut(u32)); N],
+) {
+    let mut times = [const { Vec::new() }; N];
+    for _ in 0..REPETITIONS {
+        for ((_, way), times) in ways.iter_mut().zip(&mut times) {
+            let started = Instant::now();
+            (0..SLOTS).for_each(&mut *way);
+            times.push(started.elapsed());
+        }
+    }
+    let medians = times.map(|mut times| {
+        times.sort_unstable();
+        times[REPETITIONS / 2].as_secs_f64()
+    });
+    for ((what, _), median) in ways.iter().zip(medians).filter(|((what, _), _)| wanted(what)) {
+        let rate = bytes as f64 * f64::from(SLOTS) / median / 1e9;
+        println!("{what:<44} {:>10} {rate:>10.2} {:>8.2}", bytes >> 10, medians[0] / median);
+    }
+}
+
+fn median(mut run: impl FnMut() -> Duration) -> Duration {
+    let mut times: Vec<_> = (0..REPETITIONS).map(|_| run()).collect();
+    times.sort_unstable();
+    times[REPETITIONS / 2]
+}
