@@ -7,6 +7,7 @@
 
 pub mod arena;
 pub mod checksum;
+pub mod connector;
 pub mod plan;
 pub mod store;
 pub mod tier;

@@ -1,0 +1,266 @@
+//! Bytes to messages. Whatever the bytes are, they are a message or a reason why not.
+
+use super::wire::{
+    ASK_KEYS_MAX, AgentMessage, AskFrame, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES, FilledSlot,
+    Hello, KEY_BYTES, KEYS_MAX, MORE, Progress, Refusal, Role, ShimMessage, ShimPulse,
+    TEXT_BYTES_MAX, Welcome, kind,
+};
+use crate::SlotId;
+
+/// Why bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It ends before its fields do.
+    #[error("the message is cut short")]
+    Short,
+    /// There are bytes behind its fields, or the header gives another length.
+    #[error("the message is longer than its fields, or its length is wrong")]
+    Length,
+    /// No message of that side has this type.
+    #[error("unknown type {0}")]
+    Type(u16),
+    /// The message takes no such flags, or no request number.
+    #[error("flags or request number where there are none")]
+    Header,
+    /// More keys, entries, slots or bytes of text than allowed.
+    #[error("{what}: {count} is over the limit of {limit}")]
+    TooMany {
+        /// Field that counts them.
+        what: &'static str,
+        /// How many.
+        count: u32,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// A field has a value that it cannot have.
+    #[error("{0} has an impossible value")]
+    Value(&'static str),
+}
+
+impl ShimMessage {
+    /// Reads a packet of the shim.
+    pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
+        let (header, mut body) = Header::read(packet)?;
+        if header.flags != 0 {
+            return Err(WireError::Header);
+        }
+        if !matches!(header.kind, kind::ASK | kind::END) && header.request != 0 {
+            return Err(WireError::Header);
+        }
+        let message = match header.kind {
+            kind::HELLO => Self::Hello(read_hello(&mut body)?),
+            kind::ASK => Self::Ask(read_ask(header.request, &mut body)?),
+            kind::END => Self::End { request: header.request },
+            kind::FILLED => Self::Filled(read_filled(&mut body)?),
+            kind::TOUCH => Self::Touch(body.keys()?),
+            kind::RESET => Self::Reset { namespace: body.array()? },
+            kind::SHIM_PULSE => Self::Pulse(read_pulse(&mut body)?),
+            kind::SHIM_BYE => Self::Bye,
+            kind => return Err(WireError::Type(kind)),
+        };
+        body.end().map(|()| message)
+    }
+}
+
+impl AgentMessage {
+    /// Reads a packet of the agent.
+    pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
+        let (header, mut body) = Header::read(packet)?;
+        let of_request = matches!(header.kind, kind::FOUND | kind::READY);
+        let flags = if of_request { MORE } else { 0 };
+        if header.flags & !flags != 0 || (!of_request && header.request != 0) {
+            return Err(WireError::Header);
+        }
+        let message = match header.kind {
+            kind::WELCOME => Self::Welcome(Welcome {
+                boot: body.array()?,
+                slots: body.u32()?,
+                credit: body.u32()?,
+                stride: body.u64()?,
+            }),
+            kind::REFUSED => read_refused(&mut body)?,
+            kind::FOUND => Self::Found(read_progress(header, &mut body)?),
+            kind::READY => Self::Ready(read_progress(header, &mut body)?),
+            kind::GRANT => Self::Grant(body.slots()?),
+            kind::DUPLICATE => Self::Duplicate(body.slots()?),
+            kind::AGENT_PULSE => Self::Pulse { boot: body.array()? },
+            kind::AGENT_BYE => Self::Bye,
+            kind => return Err(WireError::Type(kind)),
+        };
+        body.end().map(|()| message)
+    }
+}
+
+fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
+    let protocol = body.u32()?;
+    let role = match body.u32()? {
+        0 => Role::Scheduler,
+        1 => Role::Worker,
+        _ => return Err(WireError::Value("role")),
+    };
+    let (rank, world) = (body.u32()?, body.u32()?);
+    let (block_tokens, prefill_us) = (body.u32()?, body.u32()?);
+    let (row_bytes, fingerprint, incarnation) = (body.u64()?, body.array()?, body.array()?);
+    let engine_bytes = body.count("engine length", ENGINE_BYTES_MAX)?;
+    let form_bytes = body.count("form length", TEXT_BYTES_MAX)?;
+    let engine = body.text(engine_bytes)?;
+    let form = body.text(form_bytes)?;
+    let possible = [
+        ("world", world > 0),
+        ("rank", rank < world),
+        ("block tokens", block_tokens > 0),
+        ("row bytes", row_bytes > 0),
+        ("engine", !engine.is_empty()),
+    ];
+    if let Some((what, _)) = possible.into_iter().find(|(_, possible)| !possible) {
+        return Err(WireError::Value(what));
+    }
+    Ok(Hello {
+        protocol,
+        role,
+        rank,
+        world,
+        block_tokens,
+        prefill_us,
+        row_bytes,
+        fingerprint,
+        incarnation,
+        engine,
+        form,
+    })
+}
+
+fn read_ask(request: u64, body: &mut Body<'_>) -> Result<AskFrame, WireError> {
+    let prefill_us = body.u32()?;
+    let total = body.count("keys of the request", ASK_KEYS_MAX)? as u32;
+    let first = body.u32()?;
+    let keys = body.keys()?;
+    // A frame without keys brings nothing, unless the request has none at all.
+    let in_order = first.checked_add(keys.len() as u32).is_some_and(|end| end <= total);
+    if !in_order || (keys.is_empty() && total > 0) {
+        return Err(WireError::Value("first or count"));
+    }
+    Ok(AskFrame { request, prefill_us, total, first, keys })
+}
+
+fn read_filled(body: &mut Body<'_>) -> Result<Vec<FilledSlot>, WireError> {
+    let count = body.count("entries", KEYS_MAX)?;
+    let (entries, _) = body.take(count * FILLED_BYTES)?.as_chunks::<FILLED_BYTES>();
+    let read = |entry: &[u8; FILLED_BYTES]| {
+        let mut fields = Body(entry);
+        let key = EngineKey(fields.array()?);
+        Ok(FilledSlot { key, slot: SlotId(fields.u32()?), depth: fields.u32()? })
+    };
+    entries.iter().map(read).collect()
+}
+
+fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, WireError> {
+    let (boot, prefill_us) = (body.array()?, body.u32()?);
+    if body.u32()? != 0 {
+        return Err(WireError::Value("reserved"));
+    }
+    Ok(ShimPulse {
+        boot,
+        prefill_us,
+        loaded: body.u64()?,
+        stored: body.u64()?,
+        asks_late: body.u64()?,
+        loads_late: body.u64()?,
+        faults: body.u64()?,
+    })
+}
+
+fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, WireError> {
+    let reason = match body.u32()? {
+        1 => Refusal::Protocol,
+        2 => Refusal::Form,
+        3 => Refusal::NoCache,
+        4 => Refusal::Crowded,
+        _ => return Err(WireError::Value("reason")),
+    };
+    let length = body.count("length", TEXT_BYTES_MAX)?;
+    Ok(AgentMessage::Refused { reason, text: body.text(length)? })
+}
+
+fn read_progress(header: Header, body: &mut Body<'_>) -> Result<Progress, WireError> {
+    let more = header.flags & MORE != 0;
+    let pending = body.u32()?;
+    Ok(Progress { request: header.request, more, pending, slots: body.slots()? })
+}
+
+struct Header {
+    kind: u16,
+    flags: u16,
+    request: u64,
+}
+
+impl Header {
+    fn read(packet: &[u8]) -> Result<(Self, Body<'_>), WireError> {
+        let mut body = Body(packet);
+        let header = |body: &mut Body<'_>| Ok((body.u16()?, body.u16()?, body.u32()?, body.u64()?));
+        let (kind, flags, length, request) = header(&mut body)?;
+        if body.0.len() as u64 != u64::from(length) {
+            return Err(WireError::Length);
+        }
+        Ok((Self { kind, flags, request }, body))
+    }
+}
+
+/// What of a message is not read yet.
+struct Body<'a>(&'a [u8]);
+
+impl<'a> Body<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(WireError::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(WireError::Short)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A number of things that follow.
+    fn count(&mut self, what: &'static str, limit: usize) -> Result<usize, WireError> {
+        let count = self.u32()?;
+        if count as usize > limit {
+            return Err(WireError::TooMany { what, count, limit });
+        }
+        Ok(count as usize)
+    }
+
+    fn text(&mut self, bytes: usize) -> Result<String, WireError> {
+        let text = std::str::from_utf8(self.take(bytes)?);
+        text.map(str::to_owned).map_err(|_| WireError::Value("text"))
+    }
+
+    fn keys(&mut self) -> Result<Vec<EngineKey>, WireError> {
+        let count = self.count("keys", KEYS_MAX)?;
+        let (keys, _) = self.take(count * KEY_BYTES)?.as_chunks::<KEY_BYTES>();
+        Ok(keys.iter().map(|key| EngineKey(*key)).collect())
+    }
+
+    fn slots(&mut self) -> Result<Vec<SlotId>, WireError> {
+        let count = self.count("slots", KEYS_MAX)?;
+        let (slots, _) = self.take(count * 4)?.as_chunks::<4>();
+        Ok(slots.iter().map(|slot| SlotId(u32::from_le_bytes(*slot))).collect())
+    }
+
+    fn end(self) -> Result<(), WireError> {
+        if self.0.is_empty() { Ok(()) } else { Err(WireError::Length) }
+    }
+}

@@ -1,0 +1,149 @@
+//! Messages to bytes.
+
+use super::wire::{
+    AgentMessage, AskFrame, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE, Progress, Refusal,
+    Role, ShimMessage, ShimPulse, TEXT_BYTES_MAX, Welcome, kind,
+};
+use crate::SlotId;
+
+impl ShimMessage {
+    /// The message as one packet.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello(hello) => encode_hello(hello),
+            Self::Ask(ask) => encode_ask(ask),
+            Self::End { request } => Packet::new(kind::END, *request).end(),
+            Self::Filled(filled) => encode_filled(filled),
+            Self::Touch(keys) => {
+                Packet::new(kind::TOUCH, 0).u32(keys.len() as u32).keys(keys).end()
+            }
+            Self::Reset { namespace } => Packet::new(kind::RESET, 0).bytes(namespace).end(),
+            Self::Pulse(pulse) => encode_pulse(pulse),
+            Self::Bye => Packet::new(kind::SHIM_BYE, 0).end(),
+        }
+    }
+}
+
+impl AgentMessage {
+    /// The message as one packet; the file of WELCOME goes beside it.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome(Welcome { boot, slots, credit, stride }) => {
+                let packet = Packet::new(kind::WELCOME, 0).bytes(boot);
+                packet.u32(*slots).u32(*credit).u64(*stride).end()
+            }
+            Self::Refused { reason, text } => encode_refused(*reason, text),
+            Self::Found(progress) => encode_progress(kind::FOUND, progress),
+            Self::Ready(progress) => encode_progress(kind::READY, progress),
+            Self::Grant(slots) => Packet::new(kind::GRANT, 0).slots(slots).end(),
+            Self::Duplicate(slots) => Packet::new(kind::DUPLICATE, 0).slots(slots).end(),
+            Self::Pulse { boot } => Packet::new(kind::AGENT_PULSE, 0).bytes(boot).end(),
+            Self::Bye => Packet::new(kind::AGENT_BYE, 0).end(),
+        }
+    }
+}
+
+fn encode_hello(hello: &Hello) -> Vec<u8> {
+    let role = match hello.role {
+        Role::Scheduler => 0,
+        Role::Worker => 1,
+    };
+    Packet::new(kind::HELLO, 0)
+        .u32(hello.protocol)
+        .u32(role)
+        .u32(hello.rank)
+        .u32(hello.world)
+        .u32(hello.block_tokens)
+        .u32(hello.prefill_us)
+        .u64(hello.row_bytes)
+        .bytes(&hello.fingerprint)
+        .bytes(&hello.incarnation)
+        .u32(hello.engine.len() as u32)
+        .u32(hello.form.len() as u32)
+        .bytes(hello.engine.as_bytes())
+        .bytes(hello.form.as_bytes())
+        .end()
+}
+
+fn encode_ask(ask: &AskFrame) -> Vec<u8> {
+    let packet = Packet::new(kind::ASK, ask.request).u32(ask.prefill_us).u32(ask.total);
+    packet.u32(ask.first).u32(ask.keys.len() as u32).keys(&ask.keys).end()
+}
+
+fn encode_filled(filled: &[FilledSlot]) -> Vec<u8> {
+    let packet = Packet::new(kind::FILLED, 0).u32(filled.len() as u32);
+    let add = |packet: Packet, entry: &FilledSlot| {
+        packet.bytes(&entry.key.0).u32(entry.slot.0).u32(entry.depth)
+    };
+    filled.iter().fold(packet, add).end()
+}
+
+fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {
+    let ShimPulse { boot, prefill_us, loaded, stored, asks_late, loads_late, faults } = pulse;
+    let packet = Packet::new(kind::SHIM_PULSE, 0).bytes(boot).u32(*prefill_us).u32(0);
+    let packet = packet.u64(*loaded).u64(*stored).u64(*asks_late);
+    packet.u64(*loads_late).u64(*faults).end()
+}
+
+fn encode_refused(reason: Refusal, text: &str) -> Vec<u8> {
+    let reason = match reason {
+        Refusal::Protocol => 1,
+        Refusal::Form => 2,
+        Refusal::NoCache => 3,
+        Refusal::Crowded => 4,
+    };
+    let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+    let packet = Packet::new(kind::REFUSED, 0).u32(reason).u32(text.len() as u32);
+    packet.bytes(text.as_bytes()).end()
+}
+
+fn encode_progress(kind: u16, progress: &Progress) -> Vec<u8> {
+    let packet = Packet::new(kind, progress.request).flags(if progress.more { MORE } else { 0 });
+    packet.u32(progress.pending).slots(&progress.slots).end()
+}
+
+/// A message that is being written.
+struct Packet(Vec<u8>);
+
+impl Packet {
+    fn new(kind: u16, request: u64) -> Self {
+        let mut header = vec![0; HEADER_BYTES];
+        header[..2].copy_from_slice(&kind.to_le_bytes());
+        header[8..].copy_from_slice(&request.to_le_bytes());
+        Self(header)
+    }
+
+    fn flags(mut self, flags: u16) -> Self {
+        self.0[2..4].copy_from_slice(&flags.to_le_bytes());
+        self
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u32(self, number: u32) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn u64(self, number: u64) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn keys(self, keys: &[EngineKey]) -> Self {
+        keys.iter().fold(self, |packet, key| packet.bytes(&key.0))
+    }
+
+    fn slots(self, slots: &[SlotId]) -> Self {
+        let packet = self.u32(slots.len() as u32);
+        slots.iter().fold(packet, |packet, slot| packet.u32(slot.0))
+    }
+
+    /// Writes the length.
+    fn end(mut self) -> Vec<u8> {
+        let length = (self.0.len() - HEADER_BYTES) as u32;
+        self.0[4..8].copy_from_slice(&length.to_le_bytes());
+        self.0
+    }
+}

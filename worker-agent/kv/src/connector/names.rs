@@ -1,0 +1,79 @@
+//! From the engine's keys to names of blocks.
+
+use super::wire::EngineKey;
+use stator_protos::name::BlockName;
+
+/// The names of an engine's blocks, apart from those of engines of another form and from those
+/// under another namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyNames {
+    key: [u8; 32],
+}
+
+impl KeyNames {
+    /// Names under the fingerprint of a form. A namespace of zeros is none.
+    pub fn new(fingerprint: &[u8; 32], namespace: &[u8; 16]) -> Self {
+        let key = if *namespace == [0; 16] {
+            *fingerprint
+        } else {
+            *blake3::keyed_hash(fingerprint, namespace).as_bytes()
+        };
+        Self { key }
+    }
+
+    /// The first 128 bits of keyed BLAKE3 over the key. The engine's hash may be of any kind; so
+    /// nobody finds a key whose name is that of another form's block.
+    pub fn name(&self, key: &EngineKey) -> BlockName {
+        let hash = blake3::keyed_hash(&self.key, &key.0);
+        let (halves, _) = hash.as_bytes().as_chunks();
+        BlockName(u128::from_le_bytes(halves[0]))
+    }
+}
+
+/// The number by which an engine's KV events give the block's hash: the low 64 bits of the 32
+/// bytes, read as big endian.
+pub fn event_hash(key: &EngineKey) -> u64 {
+    let (words, _) = key.0.as_chunks();
+    u64::from_be_bytes(words[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> EngineKey {
+        EngineKey(std::array::from_fn(|at| at as u8))
+    }
+
+    #[test]
+    fn a_name_is_of_fingerprint_namespace_hash_and_group() {
+        let name = |fingerprint, namespace, key: EngineKey| {
+            KeyNames::new(&[fingerprint; 32], &[namespace; 16]).name(&key)
+        };
+        let mut other_group = key();
+        other_group.0[35] ^= 1;
+        let mut other_hash = key();
+        other_hash.0[0] ^= 1;
+        let first = name(1, 0, key());
+        assert_eq!(name(1, 0, key()), first);
+        for other in
+            [name(2, 0, key()), name(1, 1, key()), name(1, 0, other_group), name(1, 0, other_hash)]
+        {
+            assert_ne!(other, first);
+        }
+    }
+
+    /// Blocks on disk outlive the agent's version.
+    #[test]
+    fn names_stay_what_they_are() {
+        let plain = KeyNames::new(&[7; 32], &[0; 16]).name(&key());
+        let spaced = KeyNames::new(&[7; 32], &[9; 16]).name(&key());
+        let expected = (0x1dd5e47f54ddc0f8869acc23f32351fb, 0x8bc55303632a643b90d9fdafd7a5c2b);
+        assert_eq!((plain.0, spaced.0), expected);
+    }
+
+    #[test]
+    fn events_name_blocks_by_the_end_of_the_hash() {
+        assert_eq!(event_hash(&key()), 0x18191a1b1c1d1e1f);
+    }
+}

@@ -1,0 +1,217 @@
+//! Fixed bytes of each message, and bytes that are none.
+
+use super::super::decode::WireError;
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A key of `byte`s with group 1.
+fn key(byte: u8) -> EngineKey {
+    let mut key = [byte; 36];
+    key[32..].copy_from_slice(&1u32.to_be_bytes());
+    EngineKey(key)
+}
+
+fn hello() -> Hello {
+    Hello {
+        protocol: PROTOCOL,
+        role: Role::Worker,
+        rank: 1,
+        world: 2,
+        block_tokens: 16,
+        prefill_us: 450,
+        row_bytes: 16_384,
+        fingerprint: [0xaa; 32],
+        incarnation: [0xbb; 16],
+        engine: "e-0".into(),
+        form: "tiny bf16".into(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn check_shim(message: ShimMessage, expected: &str) {
+    let packet = message.encode();
+    assert_eq!(hex(&packet), expected.replace([' ', '\n'], ""), "{message:?}");
+    assert_eq!(ShimMessage::decode(&packet), Ok(message));
+    for cut in 0..packet.len() {
+        assert!(ShimMessage::decode(&packet[..cut]).is_err());
+    }
+}
+
+fn check_agent(message: AgentMessage, expected: &str) {
+    let packet = message.encode();
+    assert_eq!(hex(&packet), expected.replace([' ', '\n'], ""), "{message:?}");
+    assert_eq!(AgentMessage::decode(&packet), Ok(message));
+}
+
+#[test]
+fn hello_has_these_bytes() {
+    let (aa, bb) = ("aa".repeat(32), "bb".repeat(16));
+    let expected = format!(
+        "0100 0000 64000000 0000000000000000
+         01000000 01000000 01000000 02000000 10000000 c2010000 0040000000000000
+         {aa} {bb} 03000000 09000000 652d30 74696e792062663136"
+    );
+    check_shim(ShimMessage::Hello(hello()), &expected);
+}
+
+#[test]
+fn requests_have_these_bytes() {
+    let key_5 = format!("{}00000001", "05".repeat(32));
+    let ask = AskFrame { request: 7, prefill_us: 300, total: 3, first: 2, keys: vec![key(5)] };
+    check_shim(
+        ShimMessage::Ask(ask),
+        &format!("0200 0000 34000000 0700000000000000 2c010000 03000000 02000000 01000000 {key_5}"),
+    );
+    check_shim(ShimMessage::End { request: 7 }, "0300 0000 00000000 0700000000000000");
+    let filled = vec![FilledSlot { key: key(5), slot: SlotId(9), depth: 4 }];
+    check_shim(
+        ShimMessage::Filled(filled),
+        &format!("0400 0000 30000000 0000000000000000 01000000 {key_5} 09000000 04000000"),
+    );
+    check_shim(
+        ShimMessage::Touch(vec![key(5)]),
+        &format!("0500 0000 28000000 0000000000000000 01000000 {key_5}"),
+    );
+}
+
+#[test]
+fn other_messages_of_the_shim_have_these_bytes() {
+    let space = "cc".repeat(16);
+    check_shim(
+        ShimMessage::Reset { namespace: [0xcc; 16] },
+        &format!("0600 0000 10000000 0000000000000000 {space}"),
+    );
+    let pulse = ShimPulse {
+        boot: [0xcc; 16],
+        prefill_us: 300,
+        loaded: 1,
+        stored: 2,
+        asks_late: 3,
+        loads_late: 4,
+        faults: 5,
+    };
+    check_shim(
+        ShimMessage::Pulse(pulse),
+        &format!(
+            "0700 0000 40000000 0000000000000000 {space} 2c010000 00000000 0100000000000000
+             0200000000000000 0300000000000000 0400000000000000 0500000000000000"
+        ),
+    );
+    check_shim(ShimMessage::Bye, "0800 0000 00000000 0000000000000000");
+}
+
+#[test]
+fn messages_of_the_agent_have_these_bytes() {
+    let boot = "dd".repeat(16);
+    let welcome = Welcome { boot: [0xdd; 16], slots: 100, credit: 64, stride: 4096 };
+    check_agent(
+        AgentMessage::Welcome(welcome),
+        &format!("4100 0000 20000000 0000000000000000 {boot} 64000000 40000000 0010000000000000"),
+    );
+    check_agent(
+        AgentMessage::Refused { reason: Refusal::Form, text: "no".into() },
+        "4200 0000 0a000000 0000000000000000 02000000 02000000 6e6f",
+    );
+    let progress =
+        Progress { request: 7, more: true, pending: 2, slots: vec![SlotId(3), SlotId(1)] };
+    check_agent(
+        AgentMessage::Found(progress.clone()),
+        "4300 0100 10000000 0700000000000000 02000000 02000000 03000000 01000000",
+    );
+    check_agent(
+        AgentMessage::Ready(Progress { more: false, ..progress }),
+        "4400 0000 10000000 0700000000000000 02000000 02000000 03000000 01000000",
+    );
+    check_agent(
+        AgentMessage::Grant(vec![SlotId(3)]),
+        "4500 0000 08000000 0000000000000000 01000000 03000000",
+    );
+    check_agent(
+        AgentMessage::Duplicate(vec![SlotId(3)]),
+        "4600 0000 08000000 0000000000000000 01000000 03000000",
+    );
+    check_agent(
+        AgentMessage::Pulse { boot: [0xdd; 16] },
+        &format!("4700 0000 10000000 0000000000000000 {boot}"),
+    );
+    check_agent(AgentMessage::Bye, "4800 0000 00000000 0000000000000000");
+}
+
+#[test]
+fn the_longest_message_is_filled() {
+    let entry = FilledSlot { key: key(1), slot: SlotId(0), depth: 0 };
+    let packet = ShimMessage::Filled(vec![entry; KEYS_MAX]).encode();
+    assert_eq!(packet.len(), MESSAGE_BYTES_MAX);
+    assert!(ShimMessage::decode(&packet).is_ok());
+    let over = ShimMessage::Filled(vec![entry; KEYS_MAX + 1]).encode();
+    let limit = WireError::TooMany { what: "entries", count: 4097, limit: 4096 };
+    assert_eq!(ShimMessage::decode(&over), Err(limit));
+}
+
+/// Why a message is refused after `change`.
+fn refusal(message: ShimMessage, change: impl FnOnce(&mut Vec<u8>)) -> WireError {
+    let mut packet = message.encode();
+    change(&mut packet);
+    ShimMessage::decode(&packet).expect_err("refused")
+}
+
+#[test]
+fn what_breaks_a_rule_is_refused() {
+    let ask = |total, first| {
+        let keys = vec![key(1); 2];
+        ShimMessage::Ask(AskFrame { request: 1, prefill_us: 0, total, first, keys })
+    };
+    let bye = || ShimMessage::Bye;
+    assert_eq!(refusal(bye(), |packet| packet[0] = 99), WireError::Type(99));
+    assert_eq!(refusal(bye(), |packet| packet[2] = 1), WireError::Header);
+    assert_eq!(refusal(bye(), |packet| packet[8] = 1), WireError::Header);
+    assert_eq!(refusal(bye(), |packet| packet.push(0)), WireError::Length);
+    assert_eq!(refusal(bye(), |packet| packet[4] = 1), WireError::Length);
+    assert_eq!(refusal(ask(2, 0), |packet| packet[28] = 3), WireError::Short);
+    assert_eq!(refusal(ask(2, 1), |_| ()), WireError::Value("first or count"));
+    assert_eq!(refusal(ask(2, u32::MAX), |_| ()), WireError::Value("first or count"));
+    let limit = WireError::TooMany { what: "keys of the request", count: 65_537, limit: 65_536 };
+    assert_eq!(refusal(ask(65_537, 0), |_| ()), limit);
+    let hello = |change: fn(&mut Hello)| {
+        let mut hello = hello();
+        change(&mut hello);
+        refusal(ShimMessage::Hello(hello), |_| ())
+    };
+    assert_eq!(hello(|hello| hello.rank = 2), WireError::Value("rank"));
+    assert_eq!(hello(|hello| hello.world = 0), WireError::Value("world"));
+    assert_eq!(hello(|hello| hello.row_bytes = 0), WireError::Value("row bytes"));
+    assert_eq!(hello(|hello| hello.block_tokens = 0), WireError::Value("block tokens"));
+    assert_eq!(hello(|hello| hello.engine.clear()), WireError::Value("engine"));
+    let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), WireError::Value("text"));
+}
+
+#[test]
+fn a_long_refusal_is_cut_between_characters() {
+    let text = "é".repeat(TEXT_BYTES_MAX);
+    let packet = AgentMessage::Refused { reason: Refusal::NoCache, text }.encode();
+    let cut = AgentMessage::Refused { reason: Refusal::NoCache, text: "é".repeat(512) };
+    assert_eq!(AgentMessage::decode(&packet), Ok(cut));
+}
+
+proptest! {
+    /// Whatever is read is written as it was.
+    #[test]
+    fn what_is_read_is_written_alike(kind in 0u8..80, flags in 0u16..2, body in vec(0u8..3, 0..150)) {
+        let mut packet = vec![kind, 0];
+        packet.extend(flags.to_le_bytes());
+        packet.extend((body.len() as u32).to_le_bytes());
+        packet.extend([0; 8]);
+        packet.extend(body);
+        if let Ok(message) = ShimMessage::decode(&packet) {
+            prop_assert_eq!(message.encode(), packet.clone());
+        }
+        if let Ok(message) = AgentMessage::decode(&packet) {
+            prop_assert_eq!(message.encode(), packet);
+        }
+    }
+}
