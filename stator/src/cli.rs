@@ -11,7 +11,7 @@ use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
 use stator_simulate::SimulateArgs;
-use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
+use stator_worker_agent::{AgentArgs, EngineArgs, KvTierArgs, OperateArgs};
 use std::io::Write;
 
 /// Serves large language models across fleets of engines: places every request on the worker
@@ -91,6 +91,8 @@ pub(crate) struct UpArgs {
     pub router: RouterArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub tiers: KvTierArgs,
 }
 
 /// Flags of `stator agent`.

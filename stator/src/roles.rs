@@ -53,6 +53,9 @@ const ROUTER_WEIGHTS: &[&str] = &[
     "active-prefill-tokens-threshold-frac",
 ];
 
+/// Limits that hardly matter on one machine.
+const UP_DETAILS: &[&str] = &["agent-silence-ms", "model-linger-s", "max-waiting", "sim-step-ms"];
+
 /// Places of MoRI-IO's engines, and retries of prefill.
 const HANDOVER_DETAILS: &[&str] = &[
     "moriio-parallel-dispatch",
@@ -149,7 +152,7 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
             ("stator up", "two workers with the bundled model, on port 8000"),
             ("stator up --model /models/Qwen3-0.6B --workers 1", "a model of yours, on the CPU"),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS, UP_DETAILS],
     },
     RoleHelp {
         name: "proxy",

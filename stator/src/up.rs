@@ -7,7 +7,8 @@ use clap::{ArgMatches, Args};
 use stator_discovery::DiscoverySource;
 use stator_proxy::ProxySettings;
 use stator_runtime::Shutdown;
-use stator_worker_agent::{EngineArgs, EngineSettings};
+use stator_runtime::config::ConfigError;
+use stator_worker_agent::{EngineArgs, EngineSettings, KvTierArgs, KvTierSettings};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -41,7 +42,7 @@ pub(crate) async fn run(
     // Nothing balances over it, so nobody has to notice that it is not ready any more.
     args.http.lame_duck_ms.get_or_insert(0);
     // Checked here, so that a fault is reported once and not by each child.
-    let engine = EngineSettings::try_from(args.engine)?;
+    let (engine, tiers) = own_engines(args.engine, args.tiers)?;
     let keys = &args.http.keys;
     let greeting = Greeting {
         workers: engine.workers,
@@ -72,7 +73,9 @@ pub(crate) async fn run(
     let mut agents = JoinSet::new();
     let shares = shares(engine.workers, AGENTS);
     for (number, workers) in shares.into_iter().enumerate() {
-        let line = agent_line(matches, home.path(), &discovery_dir, number, workers);
+        let mut line = agent_line(matches, home.path(), &discovery_dir, number, workers);
+        let share = f64::from(workers) / f64::from(engine.workers);
+        line.extend(tiers.iter().flat_map(|tiers| tier_flags(tiers, number, share)));
         let record = discovery_dir.join(format!("{}.json", agent_id(number)));
         agents.spawn(supervise(number, line, record, stopped.clone()));
     }
@@ -85,6 +88,25 @@ pub(crate) async fn run(
         ended.context("supervising an agent failed")??;
     }
     served
+}
+
+/// Checks the flags of the engines and of their tiers.
+///
+/// # Errors
+///
+/// Every flag that is wrong.
+fn own_engines(
+    engine: EngineArgs,
+    tiers: KvTierArgs,
+) -> Result<(EngineSettings, Option<KvTierSettings>), ConfigError> {
+    match (tiers.check(engine.engine), EngineSettings::try_from(engine)) {
+        (Ok(tiers), Ok(engine)) => Ok((engine, tiers)),
+        (Err(mut faults), Err(more)) => {
+            faults.0.extend(more.0);
+            Err(faults)
+        }
+        (Err(faults), _) | (_, Err(faults)) => Err(faults),
+    }
 }
 
 /// Makes a secret and writes it to a file that this user alone can read.
@@ -142,6 +164,19 @@ fn agent_line(
         line.push(format!("--{flag}={value}").into());
     }
     line
+}
+
+/// The flags of an agent's share of the tiers. Each agent has a folder of its own on the disk: a
+/// folder has one owner.
+fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString> {
+    let gb = |bytes: u64| bytes as f64 * share / 1e9;
+    let mut flags = vec![format!("--kv-host-gb={}", gb(tiers.host_bytes)).into()];
+    if let Some(disk) = &tiers.disk {
+        flags.push(format!("--kv-disk-gb={}", gb(disk.bytes)).into());
+        flags.extend(["--kv-disk-dir".into(), disk.dir.join(agent_id(number)).into()]);
+    }
+    flags.extend(tiers.object.iter().map(|url| format!("--kv-object={url}").into()));
+    flags
 }
 
 /// Runs one agent, and runs it again when it ends, until `stopped`. An agent that ends without
@@ -219,6 +254,7 @@ pub(crate) fn parent_gone() -> Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_worker_agent::KvDiskSettings;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -233,6 +269,23 @@ mod tests {
         let (first, second) = (secret("a"), secret("b"));
         assert!(first.len() == 64 && first != second);
         assert!(write_secret(&home.path().join("a")).is_err(), "no file is written over");
+    }
+
+    #[test]
+    fn an_agent_has_its_share_of_the_tiers_and_a_folder_of_its_own() {
+        let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 9_000_000_000 };
+        let object = Some("s3://b/p".into());
+        let tiers = KvTierSettings { host_bytes: 1_500_000_000, disk: Some(disk), object };
+        assert_eq!(
+            tier_flags(&tiers, 1, 1.0 / 3.0),
+            [
+                "--kv-host-gb=0.5",
+                "--kv-disk-gb=3",
+                "--kv-disk-dir",
+                "/var/kv/agent-1",
+                "--kv-object=s3://b/p"
+            ]
+        );
     }
 
     #[test]

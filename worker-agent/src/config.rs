@@ -4,6 +4,7 @@ mod access;
 mod engine;
 mod faults;
 mod key;
+mod kv_tiers;
 mod openai;
 mod place;
 mod planes;
@@ -19,6 +20,7 @@ pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSourc
 pub(crate) use engine::BLOCK_SIZE;
 pub use engine::{EngineArgs, EngineKind, EngineSettings, OwnEngine, SimSettings};
 use faults::Faults;
+pub use kv_tiers::{KvDiskSettings, KvTierArgs, KvTierSettings};
 pub use place::PlaceArgs;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
@@ -47,6 +49,10 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub stock: StockArgs,
 
+    /// Tiers of KV.
+    #[command(flatten)]
+    pub tiers: KvTierArgs,
+
     /// Addresses and registry of the agent.
     #[command(flatten)]
     pub planes: PlaneArgs,
@@ -74,6 +80,8 @@ pub enum Runs {
 pub struct AgentSettings {
     /// Engine of the workers.
     pub engine: Runs,
+    /// Tiers of KV below the engines' own memory.
+    pub kv_tiers: Option<KvTierSettings>,
     /// Role and place of the workers, as far as flags say.
     pub profile: ProfileRecord,
     /// Request plane.
@@ -110,7 +118,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
     type Error = ConfigError;
 
     fn try_from(args: AgentArgs) -> Result<Self, ConfigError> {
-        let AgentArgs { engine, stock, planes, place, access } = args;
+        let AgentArgs { engine, stock, tiers, planes, place, access } = args;
         let mut faults = Faults::default();
         let role = stock.role.into();
         let profile = place.profile(role, &mut faults);
@@ -118,6 +126,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
         let prefill_timeout = Duration::from_millis(stock.prefill_timeout_ms);
         faults.range("prefill-silence-ms", stock.prefill_silence_ms, 1000, 3_600_000);
         let prefill_silence = Duration::from_millis(stock.prefill_silence_ms);
+        let kv_tiers = tiers.tiers(engine.engine, &mut faults);
         let engine = match engine.engine.stock() {
             None => {
                 faults.0.extend(stock.faults_without_engine());
@@ -149,6 +158,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
         Ok(Self {
             event_log_bytes: planes.event_log_bytes as usize,
             engine,
+            kv_tiers,
             profile,
             listen,
             access,

@@ -22,6 +22,9 @@ mod worker;
 mod workers;
 
 pub use agent::run;
-pub use config::{AgentArgs, AgentSettings, EngineArgs, EngineSettings};
+pub use config::{
+    AgentArgs, AgentSettings, EngineArgs, EngineSettings, KvDiskSettings, KvTierArgs,
+    KvTierSettings,
+};
 pub use operations::client::{OperateArgs, OperationArg, operate};
 pub use served_model::{LoadedEngine, LoadedModel};

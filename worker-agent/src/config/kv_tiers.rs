@@ -1,0 +1,229 @@
+//! Tiers of KV below the engines' own memory: host memory, a disk, an object store.
+
+use super::{EngineKind, Faults};
+use clap::Args;
+use stator_runtime::config::ConfigError;
+use std::path::PathBuf;
+
+/// Bytes of a gigabyte, as the flags count.
+const GB: f64 = 1e9;
+/// Largest tier in GB, a petabyte.
+const GB_MAX: f64 = 1e6;
+
+/// Flags of the tiers. `stator up` has them too.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "KV tiers")]
+pub struct KvTierArgs {
+    /// Host memory for KV that engines of the agent have computed, in GB (10^9 bytes); fractions
+    /// are allowed. The agent keeps blocks there when engines evict them, and gives them back
+    /// instead of having them computed again. 0 keeps none. Engines: `builtin`, and a `vllm` that
+    /// the agent starts. `stator up` divides it among its agents.
+    #[arg(long, env = "STATOR_KV_HOST_GB", default_value_t = 0.0, value_name = "GB")]
+    pub kv_host_gb: f64,
+
+    /// Folder on a local disk for KV that host memory has no room for. KV there outlives agent and
+    /// engine. The agent makes the folder if it is missing; each agent needs a folder of its own.
+    /// Needs `--kv-host-gb` and `--kv-disk-gb`.
+    #[arg(long, env = "STATOR_KV_DISK_DIR", value_name = "DIR")]
+    pub kv_disk_dir: Option<PathBuf>,
+
+    /// Room for KV in `--kv-disk-dir`, in GB. `stator up` divides it among its agents.
+    #[arg(long, env = "STATOR_KV_DISK_GB", value_name = "GB")]
+    pub kv_disk_gb: Option<f64>,
+
+    /// Object store for KV that several agents share: `s3://bucket/prefix`, or `file:///folder` for
+    /// a shared directory. Needs `--kv-host-gb`.
+    #[arg(long, env = "STATOR_KV_OBJECT", value_name = "URL")]
+    pub kv_object: Option<String>,
+}
+
+/// The tiers of an agent. A value of this type is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvTierSettings {
+    /// Bytes of host memory, above 0.
+    pub host_bytes: u64,
+    /// The disk tier.
+    pub disk: Option<KvDiskSettings>,
+    /// URL of the object store.
+    pub object: Option<String>,
+}
+
+/// A disk tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvDiskSettings {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Bytes that it may have there, above 0.
+    pub bytes: u64,
+}
+
+impl KvTierArgs {
+    /// Checks the flags for engines of this kind; `None` where there are no tiers.
+    ///
+    /// # Errors
+    ///
+    /// Every flag that is wrong, with its value and limit.
+    pub fn check(self, engine: EngineKind) -> Result<Option<KvTierSettings>, ConfigError> {
+        let mut faults = Faults::default();
+        let tiers = self.tiers(engine, &mut faults);
+        faults.none().map(|()| tiers)
+    }
+
+    /// As [`KvTierArgs::check`], with its faults among those of other flags.
+    pub(super) fn tiers(self, engine: EngineKind, faults: &mut Faults) -> Option<KvTierSettings> {
+        self.tiers_within(host_memory_bytes(), engine, faults)
+    }
+
+    fn tiers_within(
+        self,
+        memory_bytes: Option<u64>,
+        engine: EngineKind,
+        faults: &mut Faults,
+    ) -> Option<KvTierSettings> {
+        let before = faults.0.len();
+        let host_gb = self.kv_host_gb;
+        faults.range("kv-host-gb", host_gb, 0.0, GB_MAX);
+        if let Some(memory) = memory_bytes.filter(|memory| host_gb * GB > *memory as f64) {
+            let memory_gb = memory as f64 / GB;
+            faults.0.push(format!(
+                "kv-host-gb: {host_gb} GB are more than the memory here, {memory_gb:.1} GB"
+            ));
+        }
+        if let Some(disk_gb) = self.kv_disk_gb
+            && !(disk_gb > 0.0 && disk_gb <= GB_MAX)
+        {
+            faults.0.push(format!("kv-disk-gb: {disk_gb} is not above 0 and at most {GB_MAX}"));
+        }
+        match (&self.kv_disk_dir, self.kv_disk_gb) {
+            (Some(dir), None) => {
+                faults.0.push(format!("kv-disk-gb: needed with kv-disk-dir {dir:?}"));
+            }
+            (None, Some(gb)) => {
+                faults.0.push(format!("kv-disk-dir: needed with kv-disk-gb {gb}"));
+            }
+            _ => {}
+        }
+        if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
+            faults.0.push(fault);
+        }
+        let below =
+            [("kv-disk-dir", self.kv_disk_dir.is_some()), ("kv-object", self.kv_object.is_some())];
+        // Blocks go through host memory on their way to and from the tiers below.
+        for (flag, _) in below.into_iter().filter(|(_, given)| *given && host_gb == 0.0) {
+            faults.0.push(format!("{flag}: needs kv-host-gb above 0"));
+        }
+        if host_gb != 0.0 && !matches!(engine, EngineKind::Builtin | EngineKind::Vllm) {
+            faults.0.push("kv-host-gb: needs --engine builtin or vllm".into());
+        }
+        let usable = faults.0.len() == before && host_gb > 0.0;
+        usable.then(|| KvTierSettings {
+            host_bytes: (host_gb * GB) as u64,
+            disk: self
+                .kv_disk_dir
+                .zip(self.kv_disk_gb)
+                .map(|(dir, gb)| KvDiskSettings { dir, bytes: (gb * GB) as u64 }),
+            object: self.kv_object,
+        })
+    }
+}
+
+/// A fault of an object store's URL.
+fn object_fault(url: &str) -> Option<String> {
+    let rest = ["s3://", "file:///"].iter().find_map(|scheme| url.strip_prefix(scheme));
+    let is_named = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    (!is_named)
+        .then(|| format!("kv-object: {url:?} is neither `s3://bucket/prefix` nor `file:///folder`"))
+}
+
+/// Memory of this machine, or of the container around this process; `None` where the system does
+/// not say it as Linux does.
+fn host_memory_bytes() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.as_deref().and_then(total_memory);
+    // Absent, or the word `max`, where nothing limits the container.
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let container = container.and_then(|text| text.trim().parse().ok());
+    machine.into_iter().chain(container).min()
+}
+
+/// The line `MemTotal` of `/proc/meminfo`, which counts in KiB.
+fn total_memory(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+
+    fn check(engine: EngineKind, args: &[&str]) -> Result<Option<KvTierSettings>, Vec<String>> {
+        let command = KvTierArgs::augment_args(Command::new("agent").no_binary_name(true));
+        let args = KvTierArgs::from_arg_matches(&command.get_matches_from(args)).unwrap();
+        let mut faults = Faults::default();
+        let tiers = args.tiers_within(Some(24_000_000_000), engine, &mut faults);
+        if faults.0.is_empty() { Ok(tiers) } else { Err(faults.0) }
+    }
+
+    #[test]
+    fn there_are_no_tiers_without_flags() {
+        for engine in [EngineKind::Builtin, EngineKind::Sim, EngineKind::Openai] {
+            assert_eq!(check(engine, &[]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn fractions_of_gigabytes_are_taken() {
+        let disk = ["--kv-disk-dir=/var/kv", "--kv-disk-gb=2.25"];
+        let flags = [&["--kv-host-gb=0.5"], &disk[..], &["--kv-object=s3://b/p"]].concat();
+        let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 2_250_000_000 };
+        let object = Some("s3://b/p".into());
+        let tiers = KvTierSettings { host_bytes: 500_000_000, disk: Some(disk), object };
+        assert_eq!(check(EngineKind::Vllm, &flags), Ok(Some(tiers)));
+    }
+
+    #[test]
+    fn every_fault_is_reported_with_flag_value_and_limit() {
+        let lower = ["--kv-disk-dir=/d", "--kv-object=ftp://x", "--kv-disk-gb=0"];
+        let cases: [(&[&str], &[&str]); 5] = [
+            (
+                &lower,
+                &[
+                    "kv-disk-gb: 0 is not above 0 and at most 1000000",
+                    "kv-object: \"ftp://x\" is neither `s3://bucket/prefix` nor `file:///folder`",
+                    "kv-disk-dir: needs kv-host-gb above 0",
+                    "kv-object: needs kv-host-gb above 0",
+                ],
+            ),
+            (&["--kv-host-gb=64"], &["kv-host-gb: 64 GB are more than the memory here, 24.0 GB"]),
+            (&["--kv-host-gb=NaN"], &["kv-host-gb: NaN is not in 0..=1000000"]),
+            (&["--kv-host-gb=-1"], &["kv-host-gb: -1 is not in 0..=1000000"]),
+            (
+                &["--kv-host-gb=1", "--kv-disk-dir=/d"],
+                &["kv-disk-gb: needed with kv-disk-dir \"/d\""],
+            ),
+        ];
+        for (flags, expected) in cases {
+            assert_eq!(check(EngineKind::Builtin, flags).unwrap_err(), expected, "{flags:?}");
+        }
+        let room = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-gb=2"]);
+        assert_eq!(room.unwrap_err(), ["kv-disk-dir: needed with kv-disk-gb 2"]);
+    }
+
+    #[test]
+    fn an_engine_without_kv_of_its_own_here_has_no_tiers() {
+        let kinds = [EngineKind::Sim, EngineKind::Sglang, EngineKind::Trtllm, EngineKind::Openai];
+        for engine in kinds {
+            let error = check(engine, &["--kv-host-gb=1"]).unwrap_err();
+            assert_eq!(error, ["kv-host-gb: needs --engine builtin or vllm"]);
+        }
+    }
+
+    #[test]
+    fn the_machines_memory_is_read_in_kib() {
+        let text = "MemFree:  5 kB\nMemTotal:       24000000 kB\nBuffers: 1 kB\n";
+        assert_eq!(total_memory(text), Some(24_576_000_000));
+        assert_eq!(total_memory("MemTotal: lots\n"), None);
+    }
+}
