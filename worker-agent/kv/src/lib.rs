@@ -37,6 +37,10 @@ pub struct Block {
     pub name: BlockName,
     /// The hash by which KV events name the block, if its engine's events do.
     pub hash: Option<SequenceHash>,
+    /// The hash of the block before it in its sequence, as for `hash`; `None` for the first block.
+    /// Tiers keep it with the block: after a restart, routers hear of a block only where all before
+    /// it are known to be there as well.
+    pub parent: Option<SequenceHash>,
     /// Blocks before it in its sequence. Of two blocks of a sequence, the deeper one is evicted
     /// first.
     pub depth: u32,
