@@ -1,0 +1,67 @@
+//! Doubly linked lists of slots, in arrays: a slot is in one list at most.
+
+use crate::SlotId;
+
+const NONE: u32 = u32::MAX;
+
+/// The neighbours of each slot in its list.
+#[derive(Debug, Default)]
+pub(super) struct Links(Vec<Link>);
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+/// A list of slots, from the oldest to the newest.
+#[derive(Debug)]
+pub(super) struct SlotList {
+    oldest: u32,
+    newest: u32,
+}
+
+impl Default for SlotList {
+    fn default() -> Self {
+        Self { oldest: NONE, newest: NONE }
+    }
+}
+
+impl SlotList {
+    pub(super) fn oldest(&self) -> Option<SlotId> {
+        (self.oldest != NONE).then_some(SlotId(self.oldest))
+    }
+
+    /// Appends a slot that is in no list.
+    pub(super) fn push_newest(&mut self, links: &mut Links, slot: SlotId) {
+        let at = slot.0 as usize;
+        if links.0.len() <= at {
+            links.0.resize(at + 1, Link { older: NONE, newer: NONE });
+        }
+        links.0[at] = Link { older: self.newest, newer: NONE };
+        match self.newest {
+            NONE => self.oldest = slot.0,
+            newest => links.0[newest as usize].newer = slot.0,
+        }
+        self.newest = slot.0;
+    }
+
+    /// Takes out a slot that is in this list.
+    pub(super) fn remove(&mut self, links: &mut Links, slot: SlotId) {
+        let Link { older, newer } = links.0[slot.0 as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => links.0[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => links.0[newer as usize].older = older,
+        }
+    }
+
+    pub(super) fn pop_oldest(&mut self, links: &mut Links) -> Option<SlotId> {
+        let slot = self.oldest()?;
+        self.remove(links, slot);
+        Some(slot)
+    }
+}

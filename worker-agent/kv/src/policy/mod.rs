@@ -1,0 +1,29 @@
+//! Which block of host memory goes first when room is needed.
+//!
+//! A block that a request reads is *held*: a policy never chooses it. Requests release their blocks
+//! deepest first, so that of one sequence the deeper block is always the older one: a policy that
+//! evicts the older block first evicts leaves first, and what stays is a usable prefix.
+
+mod list;
+mod lru;
+
+pub use lru::Lru;
+
+use crate::SlotId;
+use stator_protos::name::BlockName;
+
+/// Chooses the next block to evict. All methods take constant time, amortised.
+pub trait Eviction: Send {
+    /// A request uses the block in `slot`, which must stay until it is released.
+    fn hold(&mut self, slot: SlotId);
+
+    /// The block in `slot` may be evicted from now on. A slot that the policy does not know has
+    /// just got its block.
+    fn release(&mut self, slot: SlotId, name: BlockName);
+
+    /// The next block to evict, which the policy forgets; none if all blocks are held.
+    fn evict(&mut self) -> Option<SlotId>;
+
+    /// The block in `slot` is gone for a reason of the store's own.
+    fn forget(&mut self, slot: SlotId);
+}

@@ -1,1 +1,0 @@
-//! Which block is where, who needs it, and what is to be moved next.

@@ -1,0 +1,90 @@
+//! Values that go into the store and come out of it.
+
+use crate::tier::{TierRead, TierWrite};
+use crate::{Block, SlotId};
+use stator_protos::kv_event::Medium;
+
+/// An engine that uses the store: a connection, or the built-in engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(pub u64);
+
+/// A request of an owner, which chose the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Index of a tier among those of [`super::StoreSettings::tiers`], nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TierId(pub u8);
+
+impl TierId {
+    /// The bit of the tier in a set of tiers.
+    pub(super) fn bit(self) -> u8 {
+        1 << self.0
+    }
+}
+
+/// Blocks of a prompt that the store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Slots of the leading blocks that are in host memory, pinned until the request ends.
+    pub ready: Vec<SlotId>,
+    /// Blocks behind those that are on their way: [`Action::Ready`] tells when they are there.
+    pub pending: usize,
+}
+
+/// Outcome of filling a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// The block is visible to all owners now.
+    Registered,
+    /// The block was there already. The slot stays granted, for another block.
+    Duplicate,
+    /// The owner filled a slot that it does not hold.
+    NotGranted,
+}
+
+/// Work for the caller, and news for owners and routers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read a block from a tier. The slot is the tier's until it reports.
+    Read {
+        /// The tier.
+        tier: TierId,
+        /// The block and its slot.
+        read: TierRead,
+    },
+    /// Write a block to a tier. The slot stays unchanged until the tier reports.
+    Write {
+        /// The tier.
+        tier: TierId,
+        /// The block and its slot.
+        write: TierWrite,
+    },
+    /// More leading blocks of a request are there. The ready prefix never shrinks.
+    Ready {
+        /// Owner of the request.
+        owner: OwnerId,
+        /// The request.
+        request: RequestId,
+        /// Slots that follow those already reported, pinned until the request ends.
+        slots: Vec<SlotId>,
+        /// Blocks still on their way. After zero no more will come.
+        pending: usize,
+    },
+    /// A medium holds a block.
+    Stored {
+        /// The block.
+        block: Block,
+        /// The medium.
+        medium: Medium,
+    },
+    /// A medium holds a block no more.
+    Removed {
+        /// The block.
+        block: Block,
+        /// The medium.
+        medium: Medium,
+    },
+    /// All blocks on all media are forgotten: the tiers are to forget theirs.
+    Cleared,
+}

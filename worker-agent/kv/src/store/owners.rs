@@ -1,0 +1,121 @@
+//! Engines come, fill slots and go.
+
+use super::slots::SlotState;
+use super::{BlockStore, Filled, OwnerId};
+use crate::{Block, Checksum, Now, SlotId};
+
+/// An engine that uses the store.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    /// Slots that it holds to fill.
+    pub(super) granted: usize,
+    /// Requests of it that have pins.
+    pub(super) requests: usize,
+    /// The connection is gone, but the process may still read and fill its slots.
+    pub(super) is_lost: bool,
+}
+
+impl BlockStore {
+    /// A new owner.
+    pub fn connect(&mut self) -> OwnerId {
+        let owner = OwnerId(self.next_owner);
+        self.next_owner += 1;
+        self.owners.insert(owner, Owner::default());
+        owner
+    }
+
+    /// Ends an owner. Unless its process `is_dead`, the slots that it may still read or fill stay
+    /// in quarantine until it is [`BlockStore::buried`].
+    pub fn disconnect(&mut self, owner: OwnerId, is_dead: bool) {
+        let Some(state) = self.owners.get_mut(&owner) else { return };
+        state.is_lost = true;
+        if is_dead {
+            self.buried(owner);
+            return;
+        }
+        let keys: Vec<_> = self.requests.of(owner).collect();
+        for key in keys {
+            let Some(mut request) = self.requests.take(key) else { continue };
+            // The owner was never told of blocks that are still on their way.
+            let awaited = request.slots.split_off(request.ready);
+            awaited.into_iter().rev().for_each(|slot| self.unpin(slot));
+            self.requests.put(key, request);
+        }
+    }
+
+    /// The process of a disconnected owner is gone: nobody touches its slots any more.
+    pub fn buried(&mut self, owner: OwnerId) {
+        if !self.owners.get(&owner).is_some_and(|state| state.is_lost) {
+            return;
+        }
+        let keys: Vec<_> = self.requests.of(owner).collect();
+        keys.into_iter().for_each(|key| self.end_request(key));
+        self.owners.remove(&owner);
+        for slot in self.slots.ids() {
+            if self.slots[slot].state == SlotState::Granted(owner) {
+                self.slots.free(slot);
+            }
+        }
+    }
+
+    /// Slots for the owner to fill, in advance. Evicts blocks where needed; gives fewer than
+    /// `wanted` where blocks cannot be evicted, or the owner would hold too many.
+    pub fn grant(&mut self, owner: OwnerId, wanted: usize, now: Now) -> Vec<SlotId> {
+        self.expire(now);
+        let Some(state) = self.live_owner(owner) else { return Vec::new() };
+        let wanted = wanted.min(self.granted_max.saturating_sub(state.granted));
+        let mut granted = Vec::with_capacity(wanted);
+        for _ in 0..wanted {
+            let Some(slot) = self.take_slot() else { break };
+            self.slots[slot].state = SlotState::Granted(owner);
+            granted.push(slot);
+        }
+        if let Some(state) = self.owners.get_mut(&owner) {
+            state.granted += granted.len();
+        }
+        granted
+    }
+
+    /// The owner has filled a slot that it was granted.
+    pub fn filled(
+        &mut self,
+        owner: OwnerId,
+        slot: SlotId,
+        block: Block,
+        checksum: Checksum,
+        now: Now,
+    ) -> Filled {
+        self.expire(now);
+        let is_granted =
+            self.slots.known(slot).is_some_and(|of| of.state == SlotState::Granted(owner));
+        if !is_granted || self.live_owner(owner).is_none() {
+            return Filled::NotGranted;
+        }
+        if let Some(other) = self.index.slot(block.name) {
+            match &mut self.slots[other].state {
+                // A tier may take long, or never answer: what was computed is there now. Those
+                // who wait for the tier still get its copy.
+                SlotState::Reading { is_wanted, .. } => *is_wanted = false,
+                _ => return Filled::Duplicate,
+            }
+        }
+        if let Some(state) = self.owners.get_mut(&owner) {
+            state.granted -= 1;
+        }
+        self.slots[slot].checksum = checksum;
+        self.register(slot, block);
+        self.offer(block.name);
+        self.write_down(now);
+        Filled::Registered
+    }
+
+    pub(super) fn count_request(&mut self, owner: OwnerId) {
+        if let Some(state) = self.owners.get_mut(&owner) {
+            state.requests += 1;
+        }
+    }
+
+    pub(super) fn live_owner(&self, owner: OwnerId) -> Option<&Owner> {
+        self.owners.get(&owner).filter(|state| !state.is_lost)
+    }
+}

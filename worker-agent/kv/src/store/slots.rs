@@ -1,0 +1,100 @@
+//! The slots of the host arena: what each holds, and who needs it.
+
+use super::action::{OwnerId, TierId};
+use crate::{Checksum, SlotId};
+use stator_protos::name::BlockName;
+
+/// Content of a slot, and its one writer if it has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// Nothing.
+    Free,
+    /// The owner fills it.
+    Granted(OwnerId),
+    /// The tier reads a block into it. `is_wanted`: the block becomes visible when it is there.
+    Reading { tier: TierId, is_wanted: bool },
+    /// The visible copy of a block.
+    Ready,
+    /// A block that is visible no more, kept for those who have pinned it.
+    Hidden,
+    /// A read failed. The slot is kept until all who waited for it have heard of it.
+    Failed,
+}
+
+/// A slot. Its name and checksum are those of the block that it holds or is to hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) state: SlotState,
+    pub(super) name: BlockName,
+    pub(super) checksum: Checksum,
+    /// Requests that use the block or wait for it.
+    pub(super) pins: u32,
+    /// One bit for each tier that writes the block down.
+    pub(super) writers: u8,
+    /// The policy chose the block to be evicted while it was written down: it goes after that.
+    pub(super) is_leaving: bool,
+}
+
+impl Slot {
+    /// Whether anybody needs the slot as it is.
+    pub(super) fn is_needed(&self) -> bool {
+        self.pins > 0 || self.writers != 0
+    }
+}
+
+/// All slots, and those that are free.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<SlotId>,
+}
+
+impl Slots {
+    pub(super) fn new(count: u32) -> Self {
+        let empty = Slot {
+            state: SlotState::Free,
+            name: BlockName(0),
+            checksum: Checksum(0),
+            pins: 0,
+            writers: 0,
+            is_leaving: false,
+        };
+        // The lowest slot is taken first: memory that was never needed is never touched.
+        Self { slots: vec![empty; count as usize], free: (0..count).rev().map(SlotId).collect() }
+    }
+
+    pub(super) fn take_free(&mut self) -> Option<SlotId> {
+        self.free.pop()
+    }
+
+    /// Gives back a slot that nobody needs.
+    pub(super) fn free(&mut self, slot: SlotId) {
+        let of = &mut self[slot];
+        debug_assert!(!of.is_needed() && of.state != SlotState::Free);
+        of.state = SlotState::Free;
+        of.is_leaving = false;
+        self.free.push(slot);
+    }
+
+    pub(super) fn known(&self, slot: SlotId) -> Option<&Slot> {
+        self.slots.get(slot.0 as usize)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = SlotId> + use<> {
+        (0..self.slots.len() as u32).map(SlotId)
+    }
+}
+
+impl std::ops::Index<SlotId> for Slots {
+    type Output = Slot;
+
+    fn index(&self, slot: SlotId) -> &Slot {
+        &self.slots[slot.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<SlotId> for Slots {
+    fn index_mut(&mut self, slot: SlotId) -> &mut Slot {
+        &mut self.slots[slot.0 as usize]
+    }
+}

@@ -1,0 +1,284 @@
+//! The store's rules, by name. `Bench` is a store with one owner and short ways to speak to it.
+
+use super::*;
+use crate::tier::{TierError, TierReport};
+use crate::{Block, Checksum, Now, SlotId};
+use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
+
+const DISK: TierId = TierId(0);
+
+struct Bench {
+    store: BlockStore,
+    owner: OwnerId,
+    now: Now,
+}
+
+fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
+    range.map(BlockName).collect()
+}
+
+fn block(name: u128) -> Block {
+    Block { name: BlockName(name), hash: None, parent: None, depth: name as u32 }
+}
+
+impl Bench {
+    fn new(slots: u32, tiers: Vec<TierSettings>) -> Self {
+        let mut settings = StoreSettings::new(slots, 4096, tiers);
+        settings.granted_max = slots as usize;
+        let mut store = BlockStore::new(settings);
+        let owner = store.connect();
+        Self { store, owner, now: Now::ZERO }
+    }
+
+    fn with_disk(slots: u32) -> Self {
+        Self::new(slots, vec![TierSettings::new(Medium::Disk)])
+    }
+
+    fn fill(&mut self, range: std::ops::Range<u128>) -> Vec<Filled> {
+        range.map(|name| self.fill_one(name)).collect()
+    }
+
+    fn fill_one(&mut self, name: u128) -> Filled {
+        let slot = self.store.grant(self.owner, 1, self.now)[0];
+        self.store.filled(self.owner, slot, block(name), Checksum(name as u64), self.now)
+    }
+
+    fn ask(&mut self, request: u64, range: std::ops::Range<u128>) -> Found {
+        let names = names(range);
+        self.store.ask(self.owner, RequestId(request), &names, Duration::ZERO, self.now)
+    }
+
+    fn end(&mut self, request: u64) {
+        self.store.end(self.owner, RequestId(request), self.now);
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.store.next_action()).collect()
+    }
+
+    fn reads(&mut self) -> Vec<(BlockName, SlotId)> {
+        let read = |action| match action {
+            Action::Read { read, .. } => Some((read.name, read.slot)),
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(read).collect()
+    }
+
+    fn writes(&mut self) -> Vec<(BlockName, SlotId)> {
+        let write = |action| match action {
+            Action::Write { write, .. } => Some((write.block.name, write.slot)),
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(write).collect()
+    }
+
+    /// The answers to waiting requests: request, slots, pending.
+    fn answers(&mut self) -> Vec<(u64, usize, usize)> {
+        let ready = |action| match action {
+            Action::Ready { request, slots, pending, .. } => {
+                Some((request.0, slots.len(), pending))
+            }
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(ready).collect()
+    }
+
+    fn found(&mut self, range: std::ops::Range<u128>) {
+        let blocks = range.map(block).collect();
+        self.store.report(DISK, TierReport::Found(blocks), self.now);
+    }
+
+    fn read_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
+        let (name, slot) = of;
+        let result = result.map(|()| Checksum(name.0 as u64));
+        self.store.report(DISK, TierReport::Read { name, slot, result }, self.now);
+    }
+
+    fn write_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
+        let (name, slot) = of;
+        self.store.report(DISK, TierReport::Written { name, slot, result }, self.now);
+    }
+}
+
+#[test]
+fn a_filled_block_is_found_by_all_owners() {
+    let mut bench = Bench::new(8, Vec::new());
+    assert_eq!(bench.fill(0..3), vec![Filled::Registered; 3]);
+    let other = bench.store.connect();
+    let found = bench.store.ask(other, RequestId(1), &names(0..5), Duration::ZERO, bench.now);
+    assert_eq!((found.ready.len(), found.pending), (3, 0));
+}
+
+#[test]
+fn a_block_that_is_there_leaves_the_slot_to_its_owner() {
+    let mut bench = Bench::new(4, Vec::new());
+    let granted = bench.store.grant(bench.owner, 2, bench.now);
+    let mut fill =
+        |slot, name| bench.store.filled(bench.owner, slot, block(name), Checksum(0), bench.now);
+    assert_eq!(fill(granted[0], 1), Filled::Registered);
+    assert_eq!(fill(granted[1], 1), Filled::Duplicate);
+    assert_eq!(fill(granted[1], 2), Filled::Registered);
+    assert_eq!(fill(granted[1], 3), Filled::NotGranted);
+    assert_eq!(fill(SlotId(99), 3), Filled::NotGranted);
+}
+
+#[test]
+fn the_deepest_block_is_evicted_first() {
+    let mut bench = Bench::new(4, Vec::new());
+    bench.ask(1, 0..4);
+    bench.fill(0..4);
+    bench.end(1);
+    bench.fill(10..12);
+    assert_eq!(bench.ask(2, 0..4).ready.len(), 2);
+}
+
+#[test]
+fn a_pinned_slot_is_not_evicted() {
+    let mut bench = Bench::new(4, Vec::new());
+    bench.fill(0..3);
+    assert_eq!(bench.ask(1, 0..3).ready.len(), 3);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 1);
+    bench.end(1);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 3);
+}
+
+#[test]
+fn blocks_below_are_read_and_then_ready_in_order() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..3);
+    let found = bench.ask(1, 0..5);
+    assert_eq!((found.ready.len(), found.pending), (0, 3));
+    let reads = bench.reads();
+    bench.read_ends(reads[1], Ok(()));
+    assert_eq!(bench.answers(), []);
+    bench.read_ends(reads[0], Ok(()));
+    assert_eq!(bench.answers(), [(1, 2, 1)]);
+    bench.read_ends(reads[2], Ok(()));
+    assert_eq!(bench.answers(), [(1, 1, 0)]);
+}
+
+#[test]
+fn failed_key_is_a_miss_for_its_request() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..3);
+    bench.ask(1, 0..3);
+    let reads = bench.reads();
+    bench.read_ends(reads[0], Ok(()));
+    bench.read_ends(reads[1], Err(TierError::Failed));
+    bench.read_ends(reads[2], Ok(()));
+    assert_eq!(bench.answers(), [(1, 1, 2), (1, 0, 0)]);
+    // The tier may still have the block, but not for this request.
+    let again = bench.ask(1, 0..3);
+    assert_eq!((again.ready.len(), again.pending), (1, 0));
+    let other = bench.ask(2, 0..3);
+    assert_eq!((other.ready.len(), other.pending), (1, 2));
+}
+
+#[test]
+fn a_corrupt_block_is_forgotten() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..1);
+    bench.ask(1, 0..1);
+    let read = bench.reads()[0];
+    bench.read_ends(read, Err(TierError::Corrupt));
+    let removed = Action::Removed { block: block(0), medium: Medium::Disk };
+    assert!(bench.actions().contains(&removed));
+    assert_eq!(bench.ask(2, 0..1), Found::default());
+}
+
+#[test]
+fn every_wait_ends_also_when_the_tier_is_silent() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..2);
+    bench.ask(1, 0..2);
+    let reads = bench.reads();
+    bench.now = bench.store.next_deadline().expect("a request waits");
+    assert!(bench.now <= Duration::from_secs(2));
+    bench.store.expire(bench.now);
+    assert_eq!(bench.answers(), [(1, 0, 0)]);
+    // A late read is of use to others.
+    bench.read_ends(reads[0], Ok(()));
+    assert_eq!(bench.answers(), []);
+    assert_eq!(bench.ask(2, 0..2).ready.len(), 1);
+}
+
+#[test]
+fn a_block_computed_while_its_read_hangs_is_visible() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..1);
+    bench.ask(1, 0..1);
+    let read = bench.reads()[0];
+    assert_eq!(bench.fill_one(0), Filled::Registered);
+    assert_eq!(bench.ask(2, 0..1).ready.len(), 1);
+    bench.read_ends(read, Ok(()));
+    assert_eq!(bench.answers(), [(1, 1, 0)]);
+}
+
+#[test]
+fn a_filled_block_is_written_through_and_read_back() {
+    let mut bench = Bench::with_disk(2);
+    bench.fill(0..1);
+    let write = bench.writes()[0];
+    // Its slot stays while it is written.
+    assert_eq!(bench.store.grant(bench.owner, 2, bench.now).len(), 1);
+    bench.write_ends(write, Ok(()));
+    let stored = Action::Stored { block: block(0), medium: Medium::Disk };
+    assert!(bench.actions().contains(&stored));
+    assert_eq!(bench.ask(1, 0..1).pending, 1);
+}
+
+#[test]
+fn slots_of_a_lost_engine_stay_until_it_is_buried() {
+    let mut bench = Bench::new(4, Vec::new());
+    bench.fill(0..2);
+    let lost = bench.store.connect();
+    assert_eq!(bench.store.grant(lost, 1, bench.now).len(), 1);
+    bench.store.ask(lost, RequestId(1), &names(0..2), Duration::ZERO, bench.now);
+    bench.store.disconnect(lost, false);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 1);
+    bench.store.buried(lost);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 3);
+}
+
+#[test]
+fn slots_of_a_dead_engine_are_free_at_once() {
+    let mut bench = Bench::new(4, Vec::new());
+    bench.fill(0..2);
+    let dead = bench.store.connect();
+    bench.store.grant(dead, 2, bench.now);
+    bench.store.ask(dead, RequestId(1), &names(0..2), Duration::ZERO, bench.now);
+    bench.store.disconnect(dead, true);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 4);
+}
+
+#[test]
+fn a_clear_forgets_all_and_frees_what_nobody_uses() {
+    let mut bench = Bench::with_disk(4);
+    bench.fill(0..2);
+    bench.ask(1, 0..1);
+    let writes = bench.writes();
+    bench.store.clear();
+    assert_eq!(bench.ask(2, 0..2), Found::default());
+    // One slot is read by a request, one by the tier.
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 2);
+    bench.write_ends(writes[0], Ok(()));
+    bench.write_ends(writes[1], Ok(()));
+    bench.end(1);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 2);
+    assert_eq!(bench.ask(3, 0..2), Found::default());
+}
+
+#[test]
+fn a_tier_that_keeps_failing_is_left_alone() {
+    let mut bench = Bench::with_disk(16);
+    bench.found(0..9);
+    for request in 0..3 {
+        bench.ask(request, 0..1);
+        let read = bench.reads()[0];
+        bench.read_ends(read, Err(TierError::Failed));
+    }
+    assert_eq!(bench.ask(7, 0..1), Found::default());
+    bench.now += Duration::from_secs(30);
+    assert_eq!(bench.ask(8, 0..1).pending, 1);
+}
