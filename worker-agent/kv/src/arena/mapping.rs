@@ -61,7 +61,7 @@ impl Mapping {
         let to = self.address(offset, bytes.len());
         // SAFETY: both are as long as that. `bytes` is a reference, hence not in the mapping. The
         // caller is the slot's one writer.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        unsafe { copy(bytes.as_ptr(), to, bytes.len()) }
     }
 
     /// Copies bytes out.
@@ -69,7 +69,7 @@ impl Mapping {
         let from = self.address(offset, bytes.len());
         // SAFETY: both are as long as that. `bytes` is a reference, hence not in the mapping. No
         // other thread writes the slot meanwhile.
-        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, bytes.len()) }
+        unsafe { copy(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 }
 
@@ -78,5 +78,25 @@ impl Drop for Mapping {
         // SAFETY: mapped by us, and nobody uses addresses of it who does not have `self`.
         let unmapped = unsafe { munmap(self.first.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Copies bytes, in small pieces where one large copy is slow.
+///
+/// Some processors copy at a quarter of their speed if the target is a few bytes further within its
+/// page than the source: their instruction for large copies takes each store for one to the next
+/// load. Copies from a slot to a large vector are so, because allocators put 16 bytes before it.
+///
+/// # Safety
+///
+/// As [`std::ptr::copy_nonoverlapping`].
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    let ahead = to.addr().wrapping_sub(from.addr()) % 4096;
+    // Copies of less than 2 KiB, and those around the caches, are made without that instruction.
+    let is_slow = (1..64).contains(&ahead) && bytes < 1 << 20;
+    let piece = if is_slow { 1024 } else { bytes.max(1) };
+    for at in (0..bytes).step_by(piece) {
+        // SAFETY: as the caller vouches; a piece ends within both.
+        unsafe { to.add(at).copy_from_nonoverlapping(from.add(at), piece.min(bytes - at)) }
     }
 }

@@ -24,6 +24,23 @@ fn a_slot_keeps_its_block() {
 }
 
 #[test]
+fn copies_are_whole_at_every_alignment() {
+    let arena = Arena::new(1, BLOCK).unwrap();
+    let kv = kv(9);
+    let mut memory = vec![0; BLOCK + 4096];
+    // Where the allocator put the vector is up to it: all distances within a page are tried.
+    for at in (0..70).chain([1000, 4095]) {
+        arena.write(SlotId(0), &vec![0; BLOCK]);
+        memory[at..at + BLOCK].copy_from_slice(&kv);
+        arena.write(SlotId(0), &memory[at..at + BLOCK]);
+        memory.fill(0);
+        arena.read(SlotId(0), &mut memory[at..at + BLOCK]);
+        assert_eq!(memory[at..at + BLOCK], kv);
+        assert!(memory[..at].iter().chain(&memory[at + BLOCK..]).all(|&byte| byte == 0));
+    }
+}
+
+#[test]
 fn every_way_to_a_checksum_gives_the_same() {
     let name = BlockName(7);
     for bytes in [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5] {
