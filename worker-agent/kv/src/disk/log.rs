@@ -1,0 +1,342 @@
+//! Where blocks lie on disk: segments in the order of their use, and the slots of each.
+//!
+//! Blocks are appended to the active segment. When the segment is full, the tier adds a segment, or
+//! recycles the oldest: its blocks go, except for the hot ones, which stay in their slots. So a hot
+//! block is young again without being copied, and the disk is written once for every block. The log
+//! does no I/O and reads no clock.
+
+use super::format::{Descriptor, Geometry, PAGE_SLOTS, Place};
+use crate::{Block, Checksum};
+use rustc_hash::FxHashMap;
+use stator_protos::name::BlockName;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Share of a recycled segment's slots that hot blocks may keep: one in four. More would leave the
+/// newcomers little room in a segment that is read a lot.
+const HOT_SHARE: usize = 4;
+
+/// A block on disk and its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogEntry {
+    pub(super) block: Block,
+    pub(super) checksum: Checksum,
+}
+
+/// The log's answer to a block that wants to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// The block is on disk.
+    Held,
+    /// The block is being written.
+    Coming,
+    /// The slot is the block's from now on.
+    At(Place),
+    /// No slot is free: a segment has to be added or recycled first.
+    NoSegment,
+}
+
+/// A segment that is to be used again, with the blocks that it loses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Recycled {
+    pub(super) segment: u32,
+    pub(super) gone: Vec<BlockName>,
+}
+
+/// How far the writing of a block has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The payload is being written.
+    Payload,
+    /// The payload is on disk, the descriptor is not.
+    Descriptor,
+    /// The block can be read.
+    Held,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    entry: Option<(LogEntry, Stage)>,
+    /// Reads and writes of the slot under way. A slot is not given away before they end, also where
+    /// its block has gone.
+    pins: u32,
+    /// Reads since the block was written or kept.
+    reads: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    epoch: u64,
+    slots: Vec<Slot>,
+}
+
+/// The segments and what is in them.
+#[derive(Debug)]
+pub(super) struct Log {
+    geometry: Geometry,
+    segments: Vec<Segment>,
+    index: FxHashMap<BlockName, Place>,
+    /// Segments that are full, the oldest first.
+    order: VecDeque<u32>,
+    /// The segment that is being filled, and its first slot not looked at.
+    active: Option<Place>,
+    next_epoch: u64,
+}
+
+impl Log {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            segments: Vec::new(),
+            index: FxHashMap::default(),
+            order: VecDeque::new(),
+            active: None,
+            next_epoch: 1,
+        }
+    }
+
+    /// The log of what a scan found: the descriptors of each segment by slot. Descriptors before
+    /// `first_epoch` are of a cleared tier, those before the last epoch of their segment of an
+    /// earlier use.
+    pub(super) fn restore(
+        geometry: Geometry,
+        first_epoch: u64,
+        tables: &[Vec<(u32, Descriptor)>],
+    ) -> Self {
+        let mut log = Self::new(geometry);
+        let last_epoch = |table: &Vec<(u32, Descriptor)>| {
+            table.iter().map(|(_, descriptor)| descriptor.epoch).max().unwrap_or(0)
+        };
+        let mut ages: Vec<(u64, u32)> =
+            (0..).zip(tables).map(|(at, t)| (last_epoch(t), at)).collect();
+        log.next_epoch = first_epoch.max(1 + ages.iter().map(|age| age.0).max().unwrap_or(0));
+        log.segments = vec![Segment { epoch: 0, slots: log.empty_slots() }; tables.len()];
+        ages.sort_unstable();
+        // From the oldest to the newest, so that the latest of a name's descriptors counts.
+        for (epoch, segment) in ages {
+            log.segments[segment as usize].epoch = epoch;
+            log.order.push_back(segment);
+            let current = |(_, descriptor): &&(u32, Descriptor)| {
+                descriptor.epoch == epoch && epoch >= first_epoch
+            };
+            for (slot, descriptor) in tables[segment as usize].iter().filter(current) {
+                let Descriptor { block, checksum, .. } = *descriptor;
+                let place = Place { segment, slot: *slot };
+                if let Some(older) = log.index.insert(block.name, place) {
+                    log.slot_mut(older).entry = None;
+                }
+                log.slot_mut(place).entry = Some((LogEntry { block, checksum }, Stage::Held));
+            }
+        }
+        // What is free in the newest segment is filled first.
+        log.active = log.order.pop_back().map(|segment| Place { segment, slot: 0 });
+        log
+    }
+
+    /// Segments, full ones and others.
+    pub(super) fn segments(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// The epoch of a segment.
+    pub(super) fn epoch(&self, segment: u32) -> u64 {
+        self.segments[segment as usize].epoch
+    }
+
+    /// The epoch of the next segment that is opened.
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.next_epoch
+    }
+
+    /// All blocks that can be read.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Block> {
+        let slots = self.segments.iter().flat_map(|segment| &segment.slots);
+        slots.filter_map(|slot| match slot.entry {
+            Some((entry, Stage::Held)) => Some(entry.block),
+            _ => None,
+        })
+    }
+
+    /// The descriptors that belong into a page of a segment's table, with their slots.
+    pub(super) fn page(&self, segment: u32, page: u32) -> Vec<(u32, Descriptor)> {
+        let first = page * PAGE_SLOTS;
+        let slots: Range<u32> = first..self.geometry.segment_slots.min(first + PAGE_SLOTS);
+        let Segment { epoch, .. } = self.segments[segment as usize];
+        let length = self.geometry.block_bytes as u32;
+        let on_disk = |slot| match self.slot(Place { segment, slot }).entry {
+            Some((LogEntry { block, checksum }, Stage::Descriptor | Stage::Held)) => {
+                Some((slot, Descriptor { block, checksum, epoch, length }))
+            }
+            _ => None,
+        };
+        slots.filter_map(on_disk).collect()
+    }
+
+    /// Finds a slot for a block. The block's writing has begun: it ends in `abandon` or, by way of
+    /// `payload_written`, in `commit`.
+    pub(super) fn claim(&mut self, block: Block, checksum: Checksum) -> Claim {
+        if let Some(place) = self.index.get(&block.name) {
+            let held = matches!(self.slot(*place).entry, Some((_, Stage::Held)));
+            return if held { Claim::Held } else { Claim::Coming };
+        }
+        let Some(active) = self.active else { return Claim::NoSegment };
+        let free = |slot: &Slot| slot.entry.is_none() && slot.pins == 0;
+        let slots = &self.segments[active.segment as usize].slots;
+        let Some(skipped) = slots[active.slot as usize..].iter().position(free) else {
+            self.order.push_back(active.segment);
+            self.active = None;
+            return Claim::NoSegment;
+        };
+        let place = Place { slot: active.slot + skipped as u32, ..active };
+        self.active = Some(Place { slot: place.slot + 1, ..place });
+        let entry = Some((LogEntry { block, checksum }, Stage::Payload));
+        *self.slot_mut(place) = Slot { entry, pins: 1, reads: 0 };
+        self.index.insert(block.name, place);
+        Claim::At(place)
+    }
+
+    /// A payload is on disk. `false` if the block has been cleared: its writing has ended.
+    pub(super) fn payload_written(&mut self, place: Place) -> bool {
+        let slot = self.slot_mut(place);
+        match &mut slot.entry {
+            Some((_, stage)) => *stage = Stage::Descriptor,
+            None => slot.pins -= 1,
+        }
+        slot.entry.is_some()
+    }
+
+    /// A descriptor is on disk: the block can be read. `false` if it has been cleared.
+    pub(super) fn commit(&mut self, place: Place) -> bool {
+        let slot = self.slot_mut(place);
+        slot.pins -= 1;
+        if let Some((_, stage)) = &mut slot.entry {
+            *stage = Stage::Held;
+        }
+        slot.entry.is_some()
+    }
+
+    /// The writing of a block has failed. Its slot stays unused until the segment is recycled.
+    pub(super) fn abandon(&mut self, place: Place) {
+        self.slot_mut(place).pins -= 1;
+        self.forget(place);
+    }
+
+    /// Finds a block and begins to read it; `end_read` ends it.
+    pub(super) fn begin_read(&mut self, name: BlockName) -> Option<(Place, Checksum)> {
+        let place = *self.index.get(&name)?;
+        let slot = self.slot_mut(place);
+        let Some((entry, Stage::Held)) = slot.entry else { return None };
+        slot.pins += 1;
+        slot.reads = slot.reads.saturating_add(1);
+        Some((place, entry.checksum))
+    }
+
+    /// A read has ended.
+    pub(super) fn end_read(&mut self, place: Place) {
+        self.slot_mut(place).pins -= 1;
+    }
+
+    /// Drops the block at a place; `None` if it has gone already.
+    pub(super) fn forget(&mut self, place: Place) -> Option<BlockName> {
+        let (entry, _) = self.slot_mut(place).entry.take()?;
+        self.index.remove(&entry.block.name);
+        Some(entry.block.name)
+    }
+
+    /// Adds an empty segment, which is active from now on.
+    pub(super) fn add_segment(&mut self) {
+        self.retire_active();
+        let slots = self.empty_slots();
+        self.active = Some(Place { segment: self.segments(), slot: 0 });
+        self.segments.push(Segment { epoch: self.next_epoch, slots });
+        self.next_epoch += 1;
+    }
+
+    /// Whether the oldest segment has no block, so that recycling it costs nothing.
+    pub(super) fn oldest_is_empty(&self) -> bool {
+        let empty =
+            |at: &u32| self.segments[*at as usize].slots.iter().all(|slot| slot.entry.is_none());
+        self.order.front().is_some_and(empty)
+    }
+
+    /// Takes the oldest segment out of use. It is active after `reopened`, or back in line after
+    /// `unusable`. `None` if there is no segment.
+    pub(super) fn recycle(&mut self) -> Option<Recycled> {
+        self.retire_active();
+        let segment = self.order.pop_front()?;
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let slots = &mut self.segments[segment as usize].slots;
+        let mut hot: Vec<usize> = (0..slots.len())
+            .filter(|at| slots[*at].reads > 0 && matches!(slots[*at].entry, Some((_, Stage::Held))))
+            .collect();
+        // The most read first; of equals the parents, without which their children are useless.
+        let heat = |at: &usize| {
+            let depth = slots[*at].entry.map_or(0, |(entry, _)| entry.block.depth);
+            (u8::MAX - slots[*at].reads, depth)
+        };
+        hot.sort_by_key(heat);
+        for at in hot.drain(hot.len().min(slots.len() / HOT_SHARE)..) {
+            slots[at].reads = 0;
+        }
+        let mut gone = Vec::new();
+        for slot in slots.iter_mut() {
+            let Some((entry, stage)) = slot.entry else { continue };
+            // A block that is being written has been here for too short to be read.
+            if stage == Stage::Held && slot.reads == 0 {
+                slot.entry = None;
+                self.index.remove(&entry.block.name);
+                gone.push(entry.block.name);
+            }
+            // To stay once more, the block has to be read once more.
+            slot.reads = 0;
+        }
+        self.segments[segment as usize].epoch = epoch;
+        Some(Recycled { segment, gone })
+    }
+
+    /// The table of a recycled segment is on disk: the segment is active.
+    pub(super) fn reopened(&mut self, segment: u32) {
+        self.retire_active();
+        self.active = Some(Place { segment, slot: 0 });
+    }
+
+    /// The table of a recycled segment could not be written: all its blocks go, and it is tried
+    /// again after all others.
+    pub(super) fn unusable(&mut self, segment: u32) -> Vec<BlockName> {
+        self.order.push_back(segment);
+        self.forget_segment(segment)
+    }
+
+    /// Forgets all blocks. Reads and writes under way go on, for nobody.
+    pub(super) fn clear(&mut self) {
+        self.retire_active();
+        for segment in 0..self.segments() {
+            self.forget_segment(segment);
+        }
+    }
+
+    fn forget_segment(&mut self, segment: u32) -> Vec<BlockName> {
+        (0..self.geometry.segment_slots)
+            .filter_map(|slot| self.forget(Place { segment, slot }))
+            .collect()
+    }
+
+    fn empty_slots(&self) -> Vec<Slot> {
+        vec![Slot::default(); self.geometry.segment_slots as usize]
+    }
+
+    fn retire_active(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.order.push_back(active.segment);
+        }
+    }
+
+    fn slot(&self, place: Place) -> &Slot {
+        &self.segments[place.segment as usize].slots[place.slot as usize]
+    }
+
+    fn slot_mut(&mut self, place: Place) -> &mut Slot {
+        &mut self.segments[place.segment as usize].slots[place.slot as usize]
+    }
+}
