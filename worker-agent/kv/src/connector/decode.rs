@@ -2,7 +2,7 @@
 
 use super::wire::{
     ASK_KEYS_MAX, AgentMessage, AskFrame, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES, FilledSlot,
-    Hello, KEY_BYTES, KEYS_MAX, MORE, Progress, Refusal, Role, ShimMessage, ShimPulse,
+    Hello, KEY_BYTES, KEYS_MAX, MORE, PROTOCOL, Progress, Refusal, Role, ShimMessage, ShimPulse,
     TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
@@ -32,6 +32,9 @@ pub enum WireError {
         /// How many are allowed.
         limit: usize,
     },
+    /// HELLO of another version of the protocol.
+    #[error("protocol {0}")]
+    Protocol(u32),
     /// A field has a value that it cannot have.
     #[error("{0} has an impossible value")]
     Value(&'static str),
@@ -92,7 +95,11 @@ impl AgentMessage {
 }
 
 fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
+    // What follows is known of this version alone.
     let protocol = body.u32()?;
+    if protocol != PROTOCOL {
+        return Err(WireError::Protocol(protocol));
+    }
     let role = match body.u32()? {
         0 => Role::Scheduler,
         1 => Role::Worker,
@@ -116,7 +123,6 @@ fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
         return Err(WireError::Value(what));
     }
     Ok(Hello {
-        protocol,
         role,
         rank,
         world,

@@ -1,8 +1,8 @@
 //! Messages to bytes.
 
 use super::wire::{
-    AgentMessage, AskFrame, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE, Progress, Refusal,
-    Role, ShimMessage, ShimPulse, TEXT_BYTES_MAX, Welcome, kind,
+    AgentMessage, AskFrame, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE, PROTOCOL, Progress,
+    Refusal, Role, ShimMessage, ShimPulse, TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -49,7 +49,7 @@ fn encode_hello(hello: &Hello) -> Vec<u8> {
         Role::Worker => 1,
     };
     Packet::new(kind::HELLO, 0)
-        .u32(hello.protocol)
+        .u32(PROTOCOL)
         .u32(role)
         .u32(hello.rank)
         .u32(hello.world)

@@ -9,7 +9,8 @@
 //! 1. The shim connects and sends HELLO. The scheduler process has one connection; each worker
 //!    process that maps the arena has one more. Only the scheduler sends anything but HELLO, PULSE
 //!    and BYE.
-//! 2. The agent answers WELCOME, with the arena's memfd as `SCM_RIGHTS`, or REFUSED and closes.
+//! 2. The agent answers WELCOME, with the arena's memfd as `SCM_RIGHTS`, or REFUSED and closes. The
+//!    shim sends nothing more before.
 //!    The shim maps the memfd: slot `n` is at `n * stride` and holds `row_bytes` bytes.
 //! 3. The agent sends GRANT: free slots that the engine may fill. It tops the grant up unasked.
 //! 4. For each request the shim sends ASK, gets FOUND and then zero or more READY, and sends END
@@ -35,8 +36,8 @@
 //! | 4 | length | u32 | bytes after the header |
 //! | 8 | request | u64 | number of the request in ASK, END, FOUND and READY; 0 elsewhere |
 //!
-//! The shim chooses request numbers. A number is free again after its END. A number is used by one
-//! prompt and one group of keys.
+//! The shim chooses request numbers and uses none twice in a connection. A request is the keys of
+//! one prompt and one group.
 //!
 //! # From the shim
 //!
@@ -109,13 +110,15 @@
 //! | 71 | PULSE | 0 | `boot` 16 bytes |
 //! | 72 | BYE | 0 | nothing |
 //!
-//! - WELCOME: `boot` is random, one for each start of the agent. `credit` is how many slots the
-//!   agent tries to keep granted.
+//! - WELCOME: `boot` is random, one for each start of the agent. `credit` is the
+//!   most slots that the agent grants in advance; it begins with 64 and doubles the grant while the
+//!   engine uses up more than half of it between two FILLED.
 //! - REFUSED: `reason` is 1 protocol version, 2 form (fingerprint or row bytes), 3 the agent has no
 //!   cache for it, 4 too many connections.
 //! - FOUND: the slots of the leading blocks that are ready, in order. `pending` more blocks behind
 //!   them are on their way. Flag 1 says that another FOUND with further slots follows at once.
 //! - READY: further slots behind those sent before, in order, and how many are still on their way.
+//!   Flag 1 as in FOUND.
 //!   With `pending` 0 no READY follows: the blocks behind are misses. READY comes only after FOUND
 //!   with `pending` above 0. After END the shim ignores a READY that was under way.
 //! - GRANT: more slots for the engine to fill. They come on top of those it has.
@@ -202,8 +205,6 @@ pub enum ShimMessage {
 /// Who connects, and the form of its KV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Version of the protocol that the shim speaks.
-    pub protocol: u32,
     /// What the process is to its engine.
     pub role: Role,
     /// Rank of the worker; 0 for the scheduler.
@@ -316,7 +317,7 @@ pub struct Welcome {
     pub boot: [u8; 16],
     /// Slots of the arena.
     pub slots: u32,
-    /// Slots that the agent tries to keep granted.
+    /// Most slots that the agent grants in advance.
     pub credit: u32,
     /// Bytes from one slot to the next.
     pub stride: u64,

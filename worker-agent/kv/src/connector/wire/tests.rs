@@ -14,7 +14,6 @@ fn key(byte: u8) -> EngineKey {
 
 fn hello() -> Hello {
     Hello {
-        protocol: PROTOCOL,
         role: Role::Worker,
         rank: 1,
         world: 2,
@@ -186,6 +185,8 @@ fn what_breaks_a_rule_is_refused() {
     assert_eq!(hello(|hello| hello.row_bytes = 0), WireError::Value("row bytes"));
     assert_eq!(hello(|hello| hello.block_tokens = 0), WireError::Value("block tokens"));
     assert_eq!(hello(|hello| hello.engine.clear()), WireError::Value("engine"));
+    let newer = |packet: &mut Vec<u8>| packet[16] = 2;
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), WireError::Protocol(2));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
     assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), WireError::Value("text"));
 }
