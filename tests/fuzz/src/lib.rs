@@ -8,6 +8,7 @@
 mod allow_list;
 mod body_edit;
 mod body_scan;
+mod connector_messages;
 mod discovery_records;
 mod endpoints_file;
 mod engine_answers;
@@ -59,7 +60,7 @@ macro_rules! targets {
 }
 
 targets! {
-    allow_list body_edit body_scan discovery_records endpoints_file engine_answers engine_reports
+    allow_list body_edit body_scan connector_messages discovery_records endpoints_file engine_answers engine_reports
     etcd_answers ext_proc_bytes ext_proc_messages forms hand_over http_answers kube_answers kv_events
     kv_pieces kv_translate load_reports metrics_page model_files parsers peer_frames picker_config
     prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
