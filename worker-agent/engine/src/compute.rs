@@ -23,11 +23,12 @@ pub trait Compute: Send {
     /// Form of the KV, apart from the tokens of a block.
     fn form(&self) -> KvForm;
 
-    /// The KV of a full block.
-    fn export(&self, block: BlockId) -> Vec<u8>;
+    /// The memory of a block's KV, [`KvForm::block_bytes`] long. Nobody asks for it after
+    /// [`Compute::release`], before the next step or [`Compute::kv_mut`].
+    fn kv(&self, block: BlockId) -> &[u8];
 
-    /// Takes over the KV of a full block, which is as long as blocks are here.
-    fn import(&mut self, block: BlockId, kv: &[u8]);
+    /// The memory of a block's KV, to be filled with what another engine computed.
+    fn kv_mut(&mut self, block: BlockId) -> &mut [u8];
 }
 
 /// One sequence's part of a step.

@@ -174,6 +174,8 @@ impl Assembly {
         if bytes > block_bytes || (mac.is_some() && bytes < block_bytes) {
             return Err(TransferError::Size { block, bytes, expected: block_bytes });
         }
+        // Once for each block: growing would copy what is there again and again.
+        self.part.reserve_exact(block_bytes - self.part.len());
         self.part.extend_from_slice(piece);
         let Some(mac) = mac else { return Ok(()) };
         let whole = BlockKv { name, kv: mem::take(&mut self.part) };

@@ -122,19 +122,16 @@ impl Kv {
         &self.layout
     }
 
-    /// All of a block, little-endian.
-    pub(super) fn export(&self, block: BlockId) -> Vec<u8> {
-        let values = &self.values[block.0 as usize * self.layout.block_len()..];
-        values[..self.layout.block_len()].iter().flat_map(|value| value.to_le_bytes()).collect()
+    /// All of a block, in this machine's byte order.
+    pub(super) fn bytes(&self, block: BlockId) -> &[u8] {
+        let start = block.0 as usize * self.layout.block_len();
+        bytemuck::cast_slice(&self.values[start..][..self.layout.block_len()])
     }
 
-    /// Writes all of a block, as it was exported elsewhere.
-    pub(super) fn import(&mut self, block: BlockId, kv: &[u8]) {
+    /// As [`Kv::bytes`], to be written. All bytes make numbers.
+    pub(super) fn bytes_mut(&mut self, block: BlockId) -> &mut [u8] {
         let start = block.0 as usize * self.layout.block_len();
-        let (sent, _) = kv.as_chunks();
-        for (value, bytes) in self.values[start..].iter_mut().zip(sent) {
-            *value = f32::from_le_bytes(*bytes);
-        }
+        bytemuck::cast_slice_mut(&mut self.values[start..][..self.layout.block_len()])
     }
 
     /// Writes the key and value of one head at one slot.

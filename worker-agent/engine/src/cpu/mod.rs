@@ -128,16 +128,18 @@ impl Compute for CpuCompute {
 
     fn form(&self) -> KvForm {
         let block_bytes = self.kv.layout().block_bytes();
-        KvForm { fingerprint: self.model.fingerprint, block_bytes }
+        // A block is copied as it lies in memory, so engines of the other byte order cannot use it.
+        let byte_order = u64::from(cfg!(target_endian = "big"));
+        KvForm { fingerprint: self.model.fingerprint ^ byte_order, block_bytes }
     }
 
-    fn export(&self, block: BlockId) -> Vec<u8> {
-        self.kv.export(block)
+    fn kv(&self, block: BlockId) -> &[u8] {
+        self.kv.bytes(block)
     }
 
-    fn import(&mut self, block: BlockId, kv: &[u8]) {
+    fn kv_mut(&mut self, block: BlockId) -> &mut [u8] {
         self.reserve();
-        self.kv.import(block, kv);
+        self.kv.bytes_mut(block)
     }
 }
 

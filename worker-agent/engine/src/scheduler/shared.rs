@@ -38,7 +38,7 @@ impl<C: Compute> Scheduler<C> {
             return None;
         }
         let id = self.pool.allocate()?;
-        self.compute.import(id, &block.kv);
+        self.compute.kv_mut(id).copy_from_slice(&block.kv);
         Some(self.pool.commit(id, key, parent, tokens))
     }
 }
@@ -60,7 +60,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
 
     fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
         let kept = self.kept.get(&key)?;
-        let kv = self.compute.export(*kept.blocks.get(block)?);
+        let kv = self.compute.kv(*kept.blocks.get(block)?).to_vec();
         Some(BlockKv { name: kept.names[block], kv })
     }
 

@@ -72,16 +72,14 @@ impl Compute for Ledger {
         KvForm { fingerprint: 7, block_bytes: self.block_size * 8 }
     }
 
-    fn export(&self, block: BlockId) -> Vec<u8> {
-        let slots = &self.slots[block.0 as usize * self.block_size..][..self.block_size];
-        slots.iter().flat_map(|slot| slot.to_le_bytes()).collect()
+    fn kv(&self, block: BlockId) -> &[u8] {
+        let start = block.0 as usize * self.block_size;
+        bytemuck::cast_slice(&self.slots[start..][..self.block_size])
     }
 
-    fn import(&mut self, block: BlockId, kv: &[u8]) {
-        let slots = &mut self.slots[block.0 as usize * self.block_size..];
-        for (slot, bytes) in slots.iter_mut().zip(kv.as_chunks().0) {
-            *slot = u64::from_le_bytes(*bytes);
-        }
+    fn kv_mut(&mut self, block: BlockId) -> &mut [u8] {
+        let start = block.0 as usize * self.block_size;
+        bytemuck::cast_slice_mut(&mut self.slots[start..][..self.block_size])
     }
 }
 
