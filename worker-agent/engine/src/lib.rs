@@ -16,6 +16,7 @@ pub mod scheduler;
 pub mod sim;
 #[cfg(test)]
 mod testkit;
+pub mod tiers;
 pub mod transfer;
 
 use std::sync::Arc;

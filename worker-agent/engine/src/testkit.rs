@@ -1,5 +1,7 @@
 //! What the tests of engines have in common: requests, and running them to their end.
 
+pub(crate) mod tiers;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::*;
 use crate::model_files::ModelFiles;
 use crate::pool::BlockId;
+use crate::testkit::tiers::{FakeTiers, SharedStore};
 use crate::testkit::{Answer, Driver, alone, request_with};
 use crate::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
 use stator_protos::worker::{LogitBias, Sampling};
@@ -267,6 +268,41 @@ fn answers_do_not_depend_on_which_engine_computed_the_prompt() {
         assert_eq!(decode.answer(1).cached_tokens(), 64);
         let expected = &alone(engine(model.clone(), options(32)).unwrap(), request)[&(1, 0)];
         assert_eq!(essence(decode.answer(1)), essence(expected), "{name}");
+    }
+}
+
+#[test]
+fn answers_do_not_depend_on_kv_from_outer_tiers() {
+    for name in MODELS {
+        let model = Arc::new(model(name));
+        let store = SharedStore::default();
+        let fresh = || {
+            let engine = engine(model.clone(), options(9)).unwrap();
+            Driver::new(engine.with_tiers(Box::new(FakeTiers(store.clone()))))
+        };
+        let expected = |request: &Request| {
+            let answers = alone(engine(model.clone(), options(9)).unwrap(), request.clone());
+            answers[&(request.key.0, 0)].clone()
+        };
+        // The second prompt takes all blocks from the first, which comes back for its next turn; at
+        // last an engine that has computed nothing yet goes on with it.
+        let first = telling(1, tokens(3, 70), 20);
+        let turn = [first.tokens.clone(), expected(&first).tokens].concat();
+        let second = telling(2, tokens(11, 90), 20);
+        let requests = [first, second, telling(3, turn.clone(), 20)];
+        let mut driver = fresh();
+        for (request, cached) in requests.into_iter().zip([0, 0, 80]) {
+            driver.submit(request.clone());
+            driver.run();
+            let answer = driver.answer(request.key.0);
+            assert_eq!(answer.cached_tokens(), cached, "{name}");
+            assert_eq!(essence(answer), essence(&expected(&request)), "{name}");
+        }
+        let (mut other, again) = (fresh(), telling(4, turn, 20));
+        other.submit(again.clone());
+        other.run();
+        assert_eq!(other.answer(4).cached_tokens(), 80, "{name}");
+        assert_eq!(essence(other.answer(4)), essence(&expected(&again)), "{name}");
     }
 }
 

@@ -97,9 +97,14 @@ impl Pool {
         prefix
     }
 
+    /// The block of this prefix, if it is here.
+    pub fn find(&self, name: BlockName) -> Option<BlockId> {
+        self.index.get(&name).copied()
+    }
+
     /// Holds the block of this prefix, if it is here.
     pub fn acquire(&mut self, name: BlockName) -> Option<BlockId> {
-        let id = *self.index.get(&name)?;
+        let id = self.find(name)?;
         self.hold(id);
         Some(id)
     }

@@ -10,6 +10,9 @@
 #[cfg(test)]
 mod forged_tests;
 mod kept;
+mod outer;
+#[cfg(test)]
+mod outer_tests;
 mod queue;
 mod sequence;
 mod shared;
@@ -27,12 +30,14 @@ use stator_protos::name::NameRoot;
 use stator_protos::worker::LogitBias;
 
 use self::kept::KeptPrompt;
-use self::queue::Queue;
+use self::outer::{ONBOARD_BYTES, OuterKv};
+use self::queue::{Admission, Queue};
 use self::sequence::Sequence;
 use super::compute::{Compute, Item, ItemResult};
 use super::named::NamedBlocks;
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
+use super::tiers::OuterTiers;
 use super::{Engine, Output, Refusal, Request, RequestKey, Rest, SharedKv, Step};
 
 /// One in this many blocks may be kept for decode workers: the others are for running requests.
@@ -50,6 +55,8 @@ pub struct Scheduler<C> {
     rest: Rest,
     /// Requests whose blocks stay held when they end, and those that are.
     kept: FxHashMap<RequestKey, KeptPrompt>,
+    /// KV outside the engine's memory.
+    outer: Option<OuterKv>,
     /// Reused from step to step.
     results: Vec<ItemResult>,
 }
@@ -74,9 +81,17 @@ impl<C: Compute> Scheduler<C> {
             waiting: Queue::default(),
             rest: Rest::Awake,
             kept: FxHashMap::default(),
+            outer: None,
             results: Vec::new(),
             options,
         })
+    }
+
+    /// Keeps blocks outside the engine's memory, too, and looks for them there.
+    pub fn with_tiers(mut self, tiers: Box<dyn OuterTiers>) -> Self {
+        let EngineOptions { total_blocks, max_running, .. } = self.options;
+        self.outer = Some(OuterKv::new(tiers, total_blocks, max_running));
+        self
     }
 
     /// Longest prompt and answer together, in tokens: the least of the model's context length,
@@ -205,13 +220,29 @@ impl<C: Compute> Scheduler<C> {
     }
 
     fn admit(&mut self, mut budget: usize) {
-        let block_size = self.block_size();
-        while budget > 0 && self.running.len() < self.options.max_running as usize {
+        let (block_size, most) = (self.block_size(), self.options.max_running as usize);
+        let block_bytes = self.compute.form().block_bytes;
+        let (pool, outer) = (&mut self.pool, &mut self.outer);
+        if let Some(outer) = outer {
+            outer.look_ahead(&mut self.waiting, pool, block_size);
+        }
+        let mut onboarded = 0;
+        while budget > 0 && self.running.len() < most && onboarded < ONBOARD_BYTES {
             // One spare block for each that runs: otherwise the newcomer would soon be preempted.
             let spare = self.running.len();
-            let pool = &mut self.pool;
-            let admitted = self.waiting.pop_if(|first| first.admit(pool, block_size, spare));
+            let admitted = self.waiting.pop(most, |sequence| {
+                let settled = |outer: &mut OuterKv| outer.is_settled(sequence, pool, block_size);
+                if !outer.as_mut().is_none_or(settled) {
+                    return Admission::AwaitsKv;
+                }
+                match sequence.admit(pool, block_size, spare) {
+                    true => Admission::Admitted,
+                    false => Admission::NoRoom,
+                }
+            });
             let Some(mut sequence) = admitted else { return };
+            onboarded += sequence.onboard(pool, &mut self.compute, block_size) * block_bytes;
+            sequence.begin();
             budget -= sequence.plan(budget);
             self.running.push(sequence);
         }
@@ -239,7 +270,11 @@ impl<C: Compute> Scheduler<C> {
             let mut computed = results.next().expect("one result per planned sequence");
             let prompt_logprobs = std::mem::take(&mut computed.prompt_logprobs);
             sequence.take_prompt_logprobs(prompt_logprobs);
-            sequence.advance(&mut self.pool, block_size);
+            sequence.advance(&mut self.pool, block_size, |id, block| {
+                if let Some(outer) = &mut self.outer {
+                    outer.offer(id, block);
+                }
+            });
             let Some(token) = computed.token else { continue };
             for sibling in sequence.take_siblings().into_iter().rev() {
                 self.waiting.push_front(sibling);
@@ -297,6 +332,9 @@ impl<C: Compute> Engine for Scheduler<C> {
             std::mem::take(kept).release(&mut self.pool);
         }
         self.pool.clear();
+        if let Some(outer) = &mut self.outer {
+            outer.reset(&mut self.waiting);
+        }
     }
 
     fn rest(&mut self, rest: Rest) {
@@ -312,6 +350,10 @@ impl<C: Compute> Engine for Scheduler<C> {
         if step.ran {
             step.duration = self.compute();
             self.apply(&mut step.outputs);
+        }
+        if let Some(outer) = &mut self.outer {
+            // What is left is a reason for another step.
+            step.ran |= outer.offload(&self.pool, &self.compute);
         }
         self.pool.drain_events(&mut step.events);
     }

@@ -5,6 +5,17 @@ use std::collections::VecDeque;
 use super::sequence::Sequence;
 use crate::RequestKey;
 
+/// Answer of a sequence to whether it can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// The sequence has its blocks.
+    Admitted,
+    /// There is no room; nobody overtakes it.
+    NoRoom,
+    /// KV is on its way; others pass.
+    AwaitsKv,
+}
+
 /// A queue that knows how much it holds.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -35,13 +46,31 @@ impl Queue {
         self.sequences.push_front(sequence);
     }
 
-    /// Takes the first sequence if it can be admitted; the others do not overtake it.
-    pub(super) fn pop_if(&mut self, admit: impl FnOnce(&mut Sequence) -> bool) -> Option<Sequence> {
-        let remaining = self.sequences.front()?.remaining();
-        if !admit(self.sequences.front_mut()?) {
-            return None;
+    /// The first sequences, at most `most`.
+    pub(super) fn first(&mut self, most: usize) -> impl Iterator<Item = &mut Sequence> {
+        self.sequences.iter_mut().take(most)
+    }
+
+    /// Takes the first sequence that does not wait for KV, if there is room for it; of those that
+    /// do, it passes at most `most`.
+    pub(super) fn pop(
+        &mut self,
+        most: usize,
+        mut admit: impl FnMut(&mut Sequence) -> Admission,
+    ) -> Option<Sequence> {
+        let mut found = None;
+        for (place, sequence) in self.sequences.iter_mut().take(most.saturating_add(1)).enumerate()
+        {
+            let remaining = sequence.remaining();
+            match admit(sequence) {
+                Admission::Admitted => found = Some((place, remaining)),
+                Admission::NoRoom => {}
+                Admission::AwaitsKv => continue,
+            }
+            break;
         }
-        let sequence = self.sequences.pop_front()?;
+        let (place, remaining) = found?;
+        let sequence = self.sequences.remove(place)?;
         self.choices -= 1 + sequence.siblings as usize;
         self.tokens -= remaining;
         Some(sequence)

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::kept::KeptPrompt;
-use crate::compute::{Draw, Item, ItemResult};
-use crate::named::NamedBlocks;
+use super::outer::Search;
+use crate::compute::{Compute, Draw, Item, ItemResult};
+use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};
+use crate::tiers::{OuterBlock, OuterTiers};
 use crate::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
 use stator_protos::worker::Sampling;
 
@@ -24,6 +26,8 @@ pub(super) struct Sequence {
     pub(super) decoding: bool,
     /// Whether it has given its last output.
     pub(super) ended: bool,
+    /// Its search for KV outside the engine's memory.
+    pub(super) search: Search,
     origin: Origin,
     tokens: Vec<u32>,
     /// Leading tokens whose KV is in `blocks`.
@@ -70,6 +74,7 @@ impl Sequence {
             chunk: 0,
             decoding: false,
             ended: false,
+            search: Search::default(),
             origin,
             tokens,
             computed: 0,
@@ -107,27 +112,90 @@ impl Sequence {
         self.chunk
     }
 
-    /// Takes the blocks of a prefix that is cached, and private ones for the rest of its tokens,
-    /// if `spare` blocks stay available; otherwise takes none and returns false.
-    pub(super) fn admit(&mut self, pool: &mut Pool, block_size: usize, spare: usize) -> bool {
+    /// Keys of the blocks that need not be computed where their KV is to be had.
+    fn reusable(&mut self, block_size: usize) -> &[BlockKey] {
         // At least one token must be computed to get logits.
         let reusable = (self.tokens.len() - 1) / block_size;
         let reusable = if self.wants_prompt_logprobs { 0 } else { reusable };
-        let keys = self.named.first(reusable, &self.tokens);
+        self.named.first(reusable, &self.tokens)
+    }
+
+    /// Leading blocks that the pool holds.
+    pub(super) fn held(&mut self, pool: &Pool, block_size: usize) -> usize {
+        pool.lookup(self.reusable(block_size)).blocks
+    }
+
+    /// Begins its search outside the engine's memory, unless it has begun.
+    pub(super) fn search(&mut self, tiers: &mut dyn OuterTiers, pool: &Pool, block_size: usize) {
+        if !self.search.is_due() {
+            return;
+        }
+        let keys = self.reusable(block_size);
+        let held = pool.lookup(keys).blocks;
+        let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+        self.search.begin(held, tiers.look_up(&names, held));
+    }
+
+    /// Takes the blocks of a prefix that is cached, and private ones for the rest of its tokens,
+    /// if `spare` blocks stay available; otherwise takes none and returns false.
+    pub(super) fn admit(&mut self, pool: &mut Pool, block_size: usize, spare: usize) -> bool {
+        let length = self.tokens.len();
+        let keys = self.reusable(block_size);
         let prefix = pool.lookup(keys);
-        let missing = self.tokens.len().div_ceil(block_size) - prefix.blocks;
+        let missing = length.div_ceil(block_size) - prefix.blocks;
         if pool.available() < prefix.idle + missing + spare {
             return false;
         }
-        for key in &keys[..prefix.blocks] {
-            self.blocks.push(pool.acquire(key.name).expect("the pool just counted this block"));
-        }
-        for _ in 0..missing {
-            self.blocks.push(pool.allocate().expect("the pool has as many as it said"));
-        }
+        let cached = keys[..prefix.blocks].iter();
+        let cached = cached.map(|key| pool.acquire(key.name).expect("the pool just counted it"));
+        let mut blocks: Vec<_> = cached.collect();
+        let private =
+            (0..missing).map(|_| pool.allocate().expect("the pool has as many as it said"));
+        blocks.extend(private);
+        self.blocks = blocks;
         self.computed = prefix.blocks * block_size;
-        self.cached.get_or_insert(self.computed.min(self.origin.prompt));
         true
+    }
+
+    /// Has what its search found copied into its blocks, and indexed; returns how many blocks. The
+    /// first block that cannot be used ends it: that one and those behind it are computed.
+    pub(super) fn onboard(
+        &mut self,
+        pool: &mut Pool,
+        compute: &mut impl Compute,
+        block_size: usize,
+    ) -> usize {
+        let Some((mut lookup, first, ready)) = self.search.take() else { return 0 };
+        let held = self.computed / block_size;
+        for i in held..(first + ready).min(self.named.keys().len()) {
+            if !lookup.load(i - first, compute.kv_mut(self.blocks[i])) {
+                break;
+            }
+            self.index(i, pool, block_size);
+            self.computed += block_size;
+        }
+        self.computed / block_size - held
+    }
+
+    /// Takes note of how much of the prompt need not be computed, once.
+    pub(super) fn begin(&mut self) {
+        self.cached.get_or_insert(self.computed.min(self.origin.prompt));
+    }
+
+    /// Indexes a block that became full; returns it if it is the first of its kind.
+    fn index(
+        &mut self,
+        place: usize,
+        pool: &mut Pool,
+        block_size: usize,
+    ) -> Option<(BlockId, OuterBlock)> {
+        let keys = self.named.keys();
+        let (key, parent) = (keys[place], place.checked_sub(1).map(|before| keys[before].hash));
+        let tokens = &self.tokens[place * block_size..][..block_size];
+        let own = self.blocks[place];
+        let id = pool.commit(own, key, parent, tokens);
+        self.blocks[place] = id;
+        (id == own).then_some((id, OuterBlock { key, parent, depth: place as u32 }))
     }
 
     /// Has a block for the next token to compute; false if the pool has none.
@@ -160,6 +228,7 @@ impl Sequence {
         self.computed = 0;
         self.chunk = 0;
         self.decoding = false;
+        self.search = Search::default();
     }
 
     /// Its part of the step, as planned.
@@ -183,16 +252,22 @@ impl Sequence {
         }
     }
 
-    /// Takes what the step computed: indexes blocks that became full.
-    pub(super) fn advance(&mut self, pool: &mut Pool, block_size: usize) {
+    /// Takes what the step computed: indexes blocks that became full, and tells of those that are
+    /// the first of their kind.
+    pub(super) fn advance(
+        &mut self,
+        pool: &mut Pool,
+        block_size: usize,
+        mut indexed: impl FnMut(BlockId, OuterBlock),
+    ) {
         let full_before = self.computed / block_size;
         self.computed += std::mem::take(&mut self.chunk);
         let full = self.computed / block_size;
-        let keys = self.named.first(full, &self.tokens);
-        for i in full_before..full {
-            let parent = i.checked_sub(1).map(|before| keys[before].hash);
-            let tokens = &self.tokens[i * block_size..][..block_size];
-            self.blocks[i] = pool.commit(self.blocks[i], keys[i], parent, tokens);
+        self.named.first(full, &self.tokens);
+        for place in full_before..full {
+            if let Some((id, block)) = self.index(place, pool, block_size) {
+                indexed(id, block);
+            }
         }
     }
 

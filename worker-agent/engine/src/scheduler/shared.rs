@@ -1,14 +1,14 @@
 //! KV that leaves and comes: prompts that stay held for another engine, and blocks that another
 //! engine computed.
 
-use stator_protos::hash::SequenceHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Scheduler;
 use super::kept::KeptPrompt;
 use crate::compute::Compute;
-use crate::named::{BlockKey, NamedBlocks};
+use crate::named::NamedBlocks;
 use crate::pool::BlockId;
+use crate::tiers::OuterBlock;
 use crate::transfer::{BlockKv, KvForm};
 use crate::{Request, RequestKey, Rest, Reusable, SharedKv};
 
@@ -24,13 +24,8 @@ impl<C: Compute> Scheduler<C> {
 
     /// Has the KV of a block, from here or as it came; `None` where it is not what it should be or
     /// there is no room.
-    fn take_in(
-        &mut self,
-        key: BlockKey,
-        parent: Option<SequenceHash>,
-        tokens: &[u32],
-        block: &BlockKv,
-    ) -> Option<BlockId> {
+    fn take_in(&mut self, place: OuterBlock, tokens: &[u32], block: &BlockKv) -> Option<BlockId> {
+        let OuterBlock { key, parent, .. } = place;
         if let Some(here) = self.pool.acquire(key.name) {
             return Some(here);
         }
@@ -39,7 +34,11 @@ impl<C: Compute> Scheduler<C> {
         }
         let id = self.pool.allocate()?;
         self.compute.kv_mut(id).copy_from_slice(&block.kv);
-        Some(self.pool.commit(id, key, parent, tokens))
+        let id = self.pool.commit(id, key, parent, tokens);
+        if let Some(outer) = &mut self.outer {
+            outer.offer(id, place);
+        }
+        Some(id)
     }
 }
 
@@ -87,7 +86,8 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         for (i, block) in (first..keys.len()).zip(here) {
             let tokens = &request.tokens[i * block_size..][..block_size];
             let parent = i.checked_sub(1).map(|before| keys[before].hash);
-            let Some(id) = self.take_in(keys[i], parent, tokens, block) else { break };
+            let place = OuterBlock { key: keys[i], parent, depth: i as u32 };
+            let Some(id) = self.take_in(place, tokens, block) else { break };
             held.push(id);
         }
         let taken = held.len().saturating_sub(first);
