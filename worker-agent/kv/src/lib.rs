@@ -9,6 +9,7 @@ pub mod arena;
 pub mod checksum;
 pub mod connector;
 pub mod disk;
+pub mod object;
 pub mod plan;
 pub mod policy;
 pub mod store;

@@ -1,0 +1,159 @@
+//! What the tasks of the tier share.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use parking_lot::Mutex;
+use stator_protos::name::BlockName;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::breaker::Breaker;
+use super::bucket::BucketPaths;
+use super::catalog::{BlockPlace, Catalog, ExtentKey};
+use super::counts::Counters;
+use super::extent::{BLOCKS_MAX, ExtentId, ExtentLayout};
+use super::failure::BucketFailure;
+use super::hedge::Hedge;
+use super::journal::Journal;
+use super::lanes::{ExtentRule, Lanes, ReportSink};
+use super::seal::Seal;
+use super::settings::ObjectSettings;
+use crate::BlockForm;
+use crate::arena::Arena;
+use crate::tier::TierReport;
+
+/// Most extents that are remembered as spoiled.
+const SPOILED_MAX: usize = 1024;
+
+/// What the tier works with.
+pub(crate) struct Edges {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) report: ReportSink,
+}
+
+/// What the tasks of the tier share. No lock is held while another is taken, nor while anything
+/// is reported or waited for, but that of the catalog within that of the lanes.
+pub(crate) struct Shared {
+    pub(crate) settings: ObjectSettings,
+    pub(crate) form: BlockForm,
+    pub(crate) edges: Edges,
+    pub(crate) paths: BucketPaths,
+    pub(crate) seal: Seal,
+    pub(crate) lanes: Mutex<Lanes>,
+    pub(crate) catalog: Mutex<Catalog>,
+    pub(crate) journal: Mutex<Journal>,
+    pub(crate) breaker: Mutex<Breaker>,
+    pub(crate) hedge: Mutex<Hedge>,
+    /// Extents with a bad frame: to be overwritten when their blocks come again.
+    spoiled: Mutex<BTreeSet<ExtentId>>,
+    /// Something is in the lanes.
+    pub(crate) queued: Notify,
+    /// Something is in the journal.
+    pub(crate) written: Notify,
+    /// Extents that were written until then are forgotten, in ms since the Unix epoch.
+    pub(crate) cleared_unix_ms: AtomicU64,
+    pub(crate) counters: Counters,
+}
+
+impl Shared {
+    /// The state of a tier that knows nothing of its bucket yet.
+    pub(crate) fn new(settings: ObjectSettings, form: BlockForm, edges: Edges) -> Self {
+        Self {
+            paths: BucketPaths::new(&settings.url, &form.fingerprint),
+            seal: Seal::new(settings.key, &form.fingerprint),
+            lanes: Mutex::new(Lanes::new(settings.limits.queue_blocks)),
+            catalog: Mutex::new(Catalog::new(settings.limits.index_blocks)),
+            journal: Mutex::new(Journal::new(rand::random())),
+            breaker: Mutex::new(Breaker::new(settings.times.breaker)),
+            hedge: Mutex::default(),
+            spoiled: Mutex::default(),
+            queued: Notify::new(),
+            written: Notify::new(),
+            cleared_unix_ms: AtomicU64::new(0),
+            counters: Counters::default(),
+            settings,
+            form,
+            edges,
+        }
+    }
+
+    /// How blocks become extents.
+    pub(crate) fn rule(&self) -> ExtentRule {
+        let blocks = (self.settings.extent_bytes / self.form.block_bytes).clamp(1, BLOCKS_MAX);
+        ExtentRule { blocks, linger: self.settings.times.linger }
+    }
+
+    /// The layout of an extent of so many blocks.
+    pub(crate) fn layout(&self, blocks: usize) -> ExtentLayout {
+        ExtentLayout::new(blocks, self.form.block_bytes)
+    }
+
+    /// Whether the bucket may be asked. The answer must be given to [`Self::learn`].
+    pub(crate) fn may_ask(&self) -> bool {
+        self.breaker.lock().allow(Instant::now())
+    }
+
+    /// The bucket answered, or not.
+    pub(crate) fn learn(&self, failure: Option<BucketFailure>) {
+        if failure == Some(BucketFailure::Outage) {
+            Counters::add(&self.counters.outages, 1);
+            if self.breaker.lock().failure(Instant::now()) {
+                let pause = self.settings.times.breaker;
+                tracing::warn!(?pause, "the object store does not answer; it is left alone");
+            }
+        } else if self.breaker.lock().success() {
+            tracing::info!("the object store answers again");
+        }
+    }
+
+    /// An extent is not in the bucket any more.
+    pub(crate) fn forget_extent(&self, key: ExtentKey) {
+        let gone = self.catalog.lock().remove(key);
+        self.report_gone(gone);
+    }
+
+    /// A frame is not the block that it should be.
+    pub(crate) fn forget_block(&self, name: BlockName, place: BlockPlace) {
+        let mut catalog = self.catalog.lock();
+        let extent = catalog.extent(place.extent);
+        let was_there = catalog.remove_block(name, place);
+        drop(catalog);
+        if let Some((id, _)) = extent {
+            let mut spoiled = self.spoiled.lock();
+            if spoiled.len() < SPOILED_MAX {
+                spoiled.insert(id);
+            }
+        }
+        if was_there {
+            self.report_gone(vec![name]);
+        }
+    }
+
+    /// Whether an extent has a bad frame. It is forgotten thereby, as it is to be overwritten.
+    pub(crate) fn take_spoiled(&self, id: ExtentId) -> bool {
+        self.spoiled.lock().remove(&id)
+    }
+
+    /// Reports blocks that the bucket has no more.
+    pub(crate) fn report_gone(&self, names: Vec<BlockName>) {
+        if !names.is_empty() {
+            (self.edges.report)(TierReport::Gone(names));
+        }
+    }
+
+    /// When KV is written now: later than all that is forgotten, whatever the clock says.
+    pub(crate) fn writes_at_unix_ms(&self) -> u64 {
+        unix_ms().max(self.cleared_unix_ms.load(Relaxed) + 1)
+    }
+}
+
+/// The time in ms since the Unix epoch.
+pub(crate) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_millis() as u64
+}

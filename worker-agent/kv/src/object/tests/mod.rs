@@ -1,0 +1,4 @@
+//! The tier as its store sees it: what is asked, and what is reported.
+
+mod bench;
+mod directory;
