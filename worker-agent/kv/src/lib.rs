@@ -12,6 +12,7 @@ pub mod disk;
 pub mod object;
 pub mod plan;
 pub mod policy;
+pub mod shims;
 pub mod store;
 pub mod tier;
 

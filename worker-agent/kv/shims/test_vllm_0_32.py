@@ -1,0 +1,216 @@
+"""The shim for vLLM 0.32 under agents and callers that misbehave. Runs in vLLM's Python."""
+
+import contextlib
+import inspect
+import itertools
+import logging
+import os
+import random
+import socket
+import struct
+import tempfile
+import threading
+import unittest
+from types import SimpleNamespace
+
+import stator_link as link
+import torch
+import vllm_0_32 as shim
+import vllm_0_32_worker as worker
+from vllm.v1.kv_offload import base, config
+from vllm.v1.kv_offload.base import LookupResult
+
+TOKENS, PAGE, SLOTS, BOOT = 32, 4096, 8, b"b" * 16
+GARBAGE = [None, -1, 2**70, "text", b"\xff", [], [None], {"a": 1}, object(), float("nan")]
+
+
+def spec(path="/nowhere/agent.sock"):
+    extra = {"stator_socket": path, shim.FORM: "hash=sha256_cbor"}
+    return shim.Spec(config.OffloadingConfig(
+        groups=(config.OffloadingGroupConfig(TOKENS, ("layer",), 0),),
+        worker_kv_bytes_per_block=PAGE, enable_kv_cache_events=False, extra_config=extra,
+        engine_id="engine", model=config.OffloadingModelConfig("model", "bfloat16"),
+        cache=config.OffloadingCacheConfig(tokens_per_hash=TOKENS, blocks_per_chunk=1),
+        parallel=config.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, False)))
+
+
+def caches():
+    tensor = torch.arange(4 * PAGE, dtype=torch.int32).to(torch.int8).view(4, PAGE)
+    ref = base.CanonicalKVCacheRef(0, PAGE)
+    return base.CanonicalKVCaches([base.CanonicalKVCacheTensor(tensor, PAGE)], [[ref]])
+
+
+def request(name, blocks):
+    hashes = [struct.pack("<I28x", block) for block in range(blocks)]
+    context = base.ReqContext(name)
+    keys = [base.make_offload_key(value, 0) for value in hashes]
+    for place, key in enumerate(keys):
+        context.set_offload_key_position(key, (place + 1) * TOKENS)
+    return SimpleNamespace(request_id=name, block_hashes=hashes), context, keys
+
+
+def packet(kind, body=b"", number=0, flags=0):
+    return struct.pack("<HHIQ", kind, flags, len(body), number) + body
+
+
+def slots(*numbers):
+    return struct.pack(f"<I{len(numbers)}I", len(numbers), *numbers)
+
+
+class Agent:
+    """An agent that welcomes, grants all its slots, and answers an ask with what it is told to."""
+
+    def __init__(self, test, answer=lambda number: []):
+        folder = tempfile.TemporaryDirectory()
+        test.addCleanup(folder.cleanup)
+        self.path, self.answer, self.heard = os.path.join(folder.name, "sock"), answer, []
+        self.arena = os.memfd_create("arena")
+        test.addCleanup(os.close, self.arena)
+        os.ftruncate(self.arena, SLOTS * PAGE)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        test.addCleanup(self.listener.close)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.talk, args=(peer,), daemon=True).start()
+
+    def talk(self, peer):
+        # The shim may go in the middle of a word.
+        with peer, contextlib.suppress(OSError):
+            while got := peer.recv(1 << 20):
+                kind, _, _, number = struct.unpack_from("<HHIQ", got)
+                self.heard.append(kind)
+                if kind == link.HELLO:
+                    welcome = packet(link.WELCOME, struct.pack("<16sIIQ", BOOT, SLOTS, SLOTS, PAGE))
+                    socket.send_fds(peer, [welcome], [self.arena])
+                    peer.send(packet(link.GRANT, slots(*range(SLOTS))))
+                elif kind == link.ASK:
+                    for answer in self.answer(number):
+                        peer.send(answer)
+
+
+class NeverRaises(unittest.TestCase):
+    def setUp(self):
+        logging.disable(logging.CRITICAL)
+
+    def shims(self, path):
+        for make in (lambda: spec(path).get_manager(), lambda: spec(path).get_worker(caches())):
+            made = make()
+            self.addCleanup(made.link.close)
+            yield made
+
+    def test_every_method_takes_garbage(self):
+        agent = Agent(self)
+        entries = [name for of in (base.OffloadingManager, base.OffloadingWorker) for name in dir(of)]
+        entries += ["arrive", "step_begins", "step_ends", "take_failed", "take_bad_blocks"]
+        entries = sorted({name for name in entries if not name.startswith("_")})
+        for path, name in itertools.product(("/nowhere/agent.sock", agent.path), entries):
+            for made in self.shims(path):
+                method = getattr(made, name, None)
+                arguments = inspect.signature(method).parameters if method else ()
+                for first in range(len(GARBAGE)):
+                    values = [GARBAGE[(first + 3 * at) % len(GARBAGE)] for at in range(len(arguments))]
+                    if method:
+                        method(*values)
+
+    def test_a_shim_with_a_fault_is_off_and_still_answers(self):
+        manager = spec(Agent(self).path).get_manager()
+        self.assertEqual(manager.link.boot, BOOT)
+        manager.lookup(b"key", None)
+        self.assertTrue(manager.link.off)
+        asked, context, keys = request("r", 3)
+        manager.arrive(asked)
+        self.assertEqual(manager.lookup(keys[0], context), LookupResult.MISS)
+        self.assertEqual(manager.prepare_store(keys, context).keys_to_store, [])
+
+    def test_any_bytes_of_an_agent_are_survived(self):
+        chance = random.Random(1)
+        for length, kind in itertools.product((0, 1, 4, 8, 24, 60), range(60, 80)):
+            noise = packet(kind, chance.randbytes(length), number=1, flags=chance.randrange(3))
+            agent = Agent(self, lambda number: [noise, noise[:7]])
+            manager = spec(agent.path).get_manager()
+            asked, context, keys = request("r", 2)
+            manager.arrive(asked)
+            for _ in range(100):
+                result = manager.lookup(keys[0], context)
+            self.assertIn(result, (LookupResult.MISS, LookupResult.RETRY, LookupResult.HIT))
+            self.assertFalse(manager.link.faults, f"{kind} {length}")
+            manager.shutdown()
+
+    def test_a_slot_outside_the_arena_is_never_used(self):
+        found = struct.pack("<I", 0) + slots(SLOTS)
+        agent = Agent(self, lambda number: [packet(link.FOUND, found, number)])
+        manager = spec(agent.path).get_manager()
+        asked, context, keys = request("r", 1)
+        manager.arrive(asked)
+        while (result := manager.lookup(keys[0], context)) == LookupResult.RETRY:
+            pass
+        self.assertEqual(result, LookupResult.MISS)
+
+    def test_requests_end_under_a_silent_agent(self):
+        pending = packet(link.FOUND, struct.pack("<I", 2) + slots(), 1)
+        for answers, waits in (([], "asks_late"), ([pending], "loads_late")):
+            manager = spec(Agent(self, lambda number: answers).path).get_manager()
+            asked, context, keys = request("r", 2)
+            manager.arrive(asked)
+            while manager.lookup(keys[0], context) != LookupResult.MISS:
+                pass
+            self.assertEqual(getattr(manager, waits), 1)
+            # It stays a miss, without another wait.
+            self.assertEqual(manager.lookup(keys[1], context), LookupResult.MISS)
+            manager.on_request_finished(context)
+            manager.shutdown()
+
+    def test_blocks_come_back_as_they_were(self):
+        found = struct.pack("<I", 0) + slots(5, 2)
+        agent = Agent(self, lambda number: [packet(link.FOUND, found, number)])
+        manager, copies = spec(agent.path).get_manager(), spec(agent.path).get_worker(caches())
+        asked, context, keys = request("r", 3)
+        manager.arrive(asked)
+        results = [manager.lookup(key, context) for key in keys]
+        self.assertEqual(results, [LookupResult.HIT, LookupResult.HIT, LookupResult.MISS])
+        device, stored = copies.kv_caches.tensors[0].tensor, caches().tensors[0].tensor
+        self.assertTrue(copies.submit_store(1, blocks(1, 3), worker.Slots(BOOT, [5, 2])))
+        device.zero_()
+        self.assertTrue(copies.submit_load(2, manager.prepare_load(keys[:2], context), blocks(0, 2)))
+        self.assertEqual([result.job_id for result in copies.get_finished()], [1, 2])
+        self.assertTrue(torch.equal(device[[0, 2]], stored[[1, 3]]))
+        self.assertFalse(manager.idle())
+        manager.complete_load(set(keys[:2]), context)
+        self.assertTrue(manager.idle() and copies.idle())
+        # What the agent has is not stored again.
+        self.assertEqual(manager.prepare_store(keys, context).keys_to_store, keys[2:])
+
+    def test_a_copy_that_fails_is_reported_as_done_and_as_bad(self):
+        copies = spec("/nowhere/agent.sock").get_worker(caches())
+        self.assertTrue(copies.submit_load(1, worker.Slots(b"another agent's", [0]), blocks(3)))
+        self.assertTrue(copies.submit_store(2, blocks(1), worker.Slots(b"another agent's", [0])))
+        done = [(result.job_id, result.success) for result in copies.get_finished()]
+        self.assertEqual(done, [(1, True), (2, True)])
+        self.assertEqual((copies.take_failed(), copies.take_bad_blocks()), ({1, 2}, {3}))
+
+    def test_a_failed_key_is_a_miss_for_its_request(self):
+        agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
+        manager = spec(agent.path).get_manager()
+        asked, context, keys = request("r", 1)
+        manager.arrive(asked)
+        self.assertEqual(manager.lookup(keys[0], context), LookupResult.HIT)
+        manager.prepare_load(keys, context)
+        manager.step_ends({7}, {7: SimpleNamespace(keys=set(keys))})
+        manager.complete_load(set(keys), context)
+        self.assertEqual(manager.lookup(keys[0], context), LookupResult.MISS)
+
+
+def blocks(*numbers):
+    return base.GPULoadStoreSpec(list(numbers), group_sizes=[len(numbers)], block_indices=[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
