@@ -43,8 +43,21 @@ pub struct Options {
     pub side_channel: Option<SocketAddr>,
     /// Key that the engine's clients have to present; `None` leaves that to the engine's own flags.
     pub key: Option<Key>,
+    /// Where the engine keeps KV that its own memory has no room for; `None` for nowhere.
+    pub kv_tiers: Option<KvTiers>,
     /// The engine's own flags, appended to ours unchanged.
     pub extra: Vec<String>,
+}
+
+/// Way of an engine to the KV tiers of its agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvTiers {
+    /// Socket where the agent listens.
+    pub socket: PathBuf,
+    /// Folder for Python modules that the engine loads, for this user alone.
+    pub modules: PathBuf,
+    /// Names and contents of these modules.
+    pub files: Vec<(&'static str, &'static str)>,
 }
 
 /// A key that an engine asks for. It never stands on a command line, which everybody on the machine
@@ -137,6 +150,7 @@ impl Options {
             connector: None,
             side_channel: None,
             key: None,
+            kv_tiers: None,
             extra: Vec::new(),
         }
     }

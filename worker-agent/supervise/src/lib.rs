@@ -20,7 +20,7 @@ mod process;
 mod supervisor;
 
 pub use cause::Cause;
-pub use command::{CommandError, EngineCommand, Events, Key, Options, Recipe};
+pub use command::{CommandError, EngineCommand, Events, Key, KvTiers, Options, Recipe};
 pub use life::{Event, Health, Observation, Policy, Progress, Stall, Stalls, State};
 pub use phase::Phase;
 pub use supervisor::Supervisor;

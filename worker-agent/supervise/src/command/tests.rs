@@ -80,6 +80,33 @@ fn a_prefill_vllm_has_a_connector_and_a_side_channel() {
 }
 
 #[test]
+fn a_vllm_with_tiers_loads_the_modules_that_come_with_it() {
+    let tiers = KvTiers {
+        socket: "/home/kv.sock".into(),
+        modules: "/home".into(),
+        files: vec![("vllm_0_32.py", "pass")],
+    };
+    let with = |extra: &[&str]| Options { kv_tiers: Some(tiers.clone()), ..options(extra) };
+    let command = vllm(&with(&[])).unwrap();
+    let at = command.args.iter().position(|word| word == "--kv-transfer-config").unwrap();
+    let config: Value = serde_json::from_str(&command.args[at + 1]).unwrap();
+    let extra = &config["kv_connector_extra_config"];
+    assert_eq!(extra["stator_socket"], "/home/kv.sock");
+    assert_eq!(config["kv_load_failure_policy"], "recompute");
+    assert_eq!(command.args[at + 2..at + 4], ["--prefix-caching-hash-algo", "sha256_cbor"]);
+    assert_eq!(command.files, [(PathBuf::from("/home/vllm_0_32.py"), "pass".to_owned())]);
+    let path = command.env.iter().find(|(name, _)| name == "PYTHONPATH");
+    assert!(path.unwrap().1.starts_with("/home"), "{path:?}");
+
+    let hashes = line(vllm, &with(&["--prefix-caching-hash-algo=sha256"]));
+    assert!(!hashes.contains("cbor"), "{hashes}");
+    let refused = refusal(vllm, &with(&["--kv-transfer-config.kv_port", "1"]));
+    assert!(refused.contains("--kv-host-gb sets --kv-transfer-config"), "{refused}");
+    let paired = Options { role: Role::Decode, ..with(&[]) };
+    assert!(refusal(vllm, &paired).contains("--role aggregated"));
+}
+
+#[test]
 fn a_vllm_with_moriio_is_told_where_it_is() {
     let mut options = options(&[]);
     options.role = Role::Decode;

@@ -1,9 +1,10 @@
 //! vLLM's command line. Source: `vllm serve --help=all` of 0.32.0, which also ran in the tests.
 
 use super::flags::{Dialect, Flags};
-use super::{CommandError, EngineCommand, Options, host, python_env, secrets, words};
+use super::{CommandError, EngineCommand, KvTiers, Options, host, python_env, secrets, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
+use std::path::PathBuf;
 
 const DIALECT: Dialect = Dialect {
     aliases: &[
@@ -29,6 +30,15 @@ const MORIIO: &str = "MoRIIOConnector";
 
 /// Default KV connector.
 const CONNECTOR: &str = "NixlConnector";
+
+/// Module of the connector that keeps KV in the agent's tiers, and of its offloading spec.
+const TIERS: &str = "vllm_0_32";
+
+/// The flag that says how blocks are hashed.
+const HASHES: &str = "prefix-caching-hash-algo";
+
+/// The flag that describes the KV connector.
+const CONNECTOR_FLAG: &str = "kv-transfer-config";
 
 /// The flag that allows adapters, at start or later.
 const LORA: &str = "enable-lora";
@@ -70,11 +80,63 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
         args.extend(words(["--kv-events-config", &config.to_string()]));
     }
     args.extend(transfer(options, &flags));
+    if let Some(tiers) = &options.kv_tiers {
+        args.extend(kv_tiers(options, &flags, tiers)?);
+    }
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
     let (env, secrets) = (env(options, &flags), secrets(options));
-    Ok(EngineCommand { program, args, env, files: Vec::new(), secrets })
+    let files = options.kv_tiers.as_ref().map(modules).unwrap_or_default();
+    Ok(EngineCommand { program, args, env, files, secrets })
+}
+
+/// The flags of an engine that keeps KV in the agent's tiers.
+fn kv_tiers(
+    options: &Options,
+    flags: &Flags,
+    tiers: &KvTiers,
+) -> Result<Vec<String>, CommandError> {
+    let refused = |why: &str| CommandError::Unsupported { engine: "vllm", why: why.into() };
+    // The engine has one connector, which is busy with other workers there.
+    if options.role != Role::Aggregated {
+        return Err(refused("--kv-host-gb needs --role aggregated"));
+    }
+    if flags.has(CONNECTOR_FLAG) {
+        return Err(refused("--kv-host-gb sets --kv-transfer-config"));
+    }
+    let config = json!({
+        "kv_connector": "Connector",
+        "kv_connector_module_path": TIERS,
+        "kv_role": "kv_both",
+        // A block that cannot be loaded is computed.
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "spec_name": "Spec",
+            "spec_module_path": TIERS,
+            "stator_socket": tiers.socket,
+        },
+    });
+    let mut args = words([&format!("--{CONNECTOR_FLAG}"), &config.to_string()]).to_vec();
+    if !flags.has(HASHES) {
+        // Other hashes differ between engines and between starts of one.
+        args.extend(words([&format!("--{HASHES}"), "sha256_cbor"]));
+    }
+    Ok(args)
+}
+
+/// The modules of an engine that keeps KV in the agent's tiers.
+fn modules(tiers: &KvTiers) -> Vec<(PathBuf, String)> {
+    let place = |(name, text): &(&str, &str)| (tiers.modules.join(name), (*text).to_owned());
+    tiers.files.iter().map(place).collect()
+}
+
+/// The engine's Python path with the folder of these modules before those of the agent's own.
+fn python_path(tiers: &KvTiers) -> String {
+    let inherited = std::env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
+    let paths = [tiers.modules.display().to_string()].into_iter();
+    let inherited = inherited.map(|paths| paths.to_string_lossy().into_owned());
+    paths.chain(inherited).collect::<Vec<_>>().join(":")
 }
 
 /// The connector of a role, part by part, so that the user can add further parts.
@@ -85,7 +147,7 @@ fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
         Role::Aggregated | Role::Encode => return Vec::new(),
     };
     let connector = options.connector.as_deref().unwrap_or(CONNECTOR);
-    let name = "kv-transfer-config";
+    let name = CONNECTOR_FLAG;
     let mut parts = vec![("kv_connector", connector.to_owned()), ("kv_role", role.to_owned())];
     if connector == MORIIO {
         parts.push(("kv_connector_extra_config.http_port", options.http.port().to_string()));
@@ -104,6 +166,8 @@ fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
         turn_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING");
     }
     env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.0.clone())));
+    let tiers = options.kv_tiers.iter();
+    env.extend(tiers.map(|tiers| ("PYTHONPATH".to_owned(), python_path(tiers))));
     let Some(address) = options.side_channel.filter(|_| options.role != Role::Aggregated) else {
         return env;
     };
