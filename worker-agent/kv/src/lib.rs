@@ -6,9 +6,11 @@
 //! it is given the slot.
 
 pub mod arena;
+pub mod cache;
 pub mod checksum;
 pub mod connector;
 pub mod disk;
+pub mod metrics;
 pub mod object;
 pub mod plan;
 pub mod policy;

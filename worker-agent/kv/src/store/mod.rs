@@ -9,6 +9,7 @@
 
 mod action;
 mod asks;
+mod content;
 mod down;
 mod index;
 mod owners;
@@ -23,6 +24,7 @@ mod tiers;
 mod tests;
 
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
+pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
 
 use crate::policy::{Eviction, Lru};

@@ -1,0 +1,107 @@
+//! The block store at work: one arena, one [`BlockStore`], the tiers, and the engines that use them.
+//!
+//! This is the edge around the pure store. Clients call in from any thread and get answers at once.
+//! One thread carries out what the store decides, in order: it orders reads and writes of the
+//! tiers, tells clients of progress, and passes events on. Bytes are moved by the tiers and by the
+//! engines themselves. Start reading at [`TieredCache::open`].
+
+mod client;
+mod dispatch;
+mod questions;
+mod settings;
+mod shared;
+
+pub use client::{Client, LostClient};
+pub use settings::{
+    CacheSettings, CacheTier, OpenError, Progress, ProgressListener, TierEvent, TierEventListener,
+    TierOpener, TierPlace, TierReporter,
+};
+
+use crate::BlockForm;
+use crate::arena::Arena;
+use crate::metrics::HeldBlocks;
+use crate::store::{BlockStore, StoreSettings, TierId};
+use crate::tier::Tier;
+use dispatch::{DispatchThread, Dispatcher};
+use shared::{Clock, SharedStore};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The KV blocks of one form in host memory and in the tiers below it.
+///
+/// The cache ends when it and all its clients are dropped: what tiers still do then ends in memory
+/// that nobody looks at, and is not reported to anybody.
+pub struct TieredCache {
+    form: BlockForm,
+    shared: Arc<SharedStore>,
+    dispatch: Arc<DispatchThread>,
+}
+
+impl TieredCache {
+    /// Makes the arena, opens the tiers, and starts the thread that gives them work.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or no thread for it, or a tier cannot be opened.
+    pub fn open(form: BlockForm, settings: CacheSettings) -> Result<Arc<Self>, OpenError> {
+        let origin = Instant::now();
+        let dispatcher = assemble(form, settings, Arc::new(move || origin.elapsed()))?;
+        let shared = dispatcher.shared.clone();
+        let dispatch = Arc::new(DispatchThread::start(dispatcher).map_err(OpenError::Thread)?);
+        Ok(Arc::new(Self { form, shared, dispatch }))
+    }
+
+    /// A new client.
+    ///
+    /// The cache's own thread calls `listener`, in the order of events, possibly before the question
+    /// is answered in the client's thread. The listener must not wait for anything that waits for
+    /// another request's progress.
+    pub fn connect(self: &Arc<Self>, listener: ProgressListener) -> Client {
+        Client::new(self.shared.clone(), self.dispatch.clone(), listener)
+    }
+
+    /// What all blocks have in common.
+    pub fn form(&self) -> BlockForm {
+        self.form
+    }
+
+    /// The memory in which engines find and leave blocks.
+    pub fn arena(&self) -> &Arena {
+        self.shared.arena()
+    }
+
+    /// Forgets all blocks, in host memory and in the tiers.
+    pub fn clear(&self) {
+        self.shared.clear();
+    }
+}
+
+/// All parts of a cache, ready to be run by a thread or step by step.
+fn assemble(
+    form: BlockForm,
+    settings: CacheSettings,
+    clock: Clock,
+) -> Result<Dispatcher, OpenError> {
+    let arena = Arena::new(settings.slots, form.block_bytes).map_err(OpenError::Arena)?;
+    let arena = Arc::new(arena);
+    let tiers = settings.tiers.iter().map(|tier| tier.settings.clone()).collect();
+    let limits = StoreSettings::new(settings.slots, form.block_bytes, tiers);
+    let shared =
+        Arc::new(SharedStore::new(BlockStore::new(limits), arena.clone(), &settings, clock));
+    let mut tiers = Vec::with_capacity(settings.tiers.len());
+    for (at, tier) in settings.tiers.into_iter().enumerate() {
+        let (of, id) = (shared.clone(), TierId(at as u8));
+        // A tier may report before it is open: the store hears of it, and nothing is done yet.
+        let report: TierReporter = Arc::new(move |report| of.report(id, report));
+        let place = TierPlace { form, arena: arena.clone(), report };
+        let name = tier.name;
+        let opened = (tier.open)(place).map_err(|error| OpenError::Tier { name, error })?;
+        tiers.push(opened as Arc<dyn Tier>);
+    }
+    let held = HeldBlocks::new(&settings.metrics, settings.slots);
+    Ok(Dispatcher { shared, tiers, events: settings.events, held })
+}
+#[cfg(all(test, target_os = "linux"))]
+mod testkit;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

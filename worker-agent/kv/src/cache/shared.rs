@@ -1,0 +1,340 @@
+//! The store behind its lock, as clients and tiers call it.
+
+use super::questions::{Questions, RequestKey};
+use super::settings::{CacheSettings, Progress, ProgressListener};
+use crate::arena::Arena;
+use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
+use crate::store::{Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, TierId};
+use crate::tier::{TierError, TierReport};
+use crate::{Block, Now, SlotId};
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+use stator_protos::name::BlockName;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Tells the time, which never goes back.
+pub(super) type Clock = Arc<dyn Fn() -> Now + Send + Sync>;
+
+/// Longest time between two looks at the store, so that writes go on that a tier had no room for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Answers to one question that turn out to have spoiled blocks. After that, it finds nothing.
+const SPOILED_ANSWERS_MAX: usize = 8;
+
+/// The store, and its decisions that have not been carried out.
+pub(super) struct SharedStore {
+    state: Mutex<StoreState>,
+    /// There is something to carry out, another deadline, or the end.
+    news: Condvar,
+    arena: Arc<Arena>,
+    verify_host: bool,
+    tiers: Vec<&'static str>,
+    metrics: KvMetrics,
+    clock: Clock,
+}
+
+struct StoreState {
+    store: BlockStore,
+    /// Decisions in their order.
+    outbox: VecDeque<Action>,
+    questions: Questions,
+    listeners: FxHashMap<OwnerId, ProgressListener>,
+    /// Times at which tiers were given their work.
+    started: FxHashMap<(TierId, TierWay, SlotId), Now>,
+    is_closed: bool,
+}
+
+/// A question for the leading blocks of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'n> {
+    pub(super) owner: OwnerId,
+    pub(super) request: RequestId,
+    pub(super) names: &'n [BlockName],
+    /// Time in which the engine computes a block.
+    pub(super) block_prefill: Duration,
+}
+
+/// Progress, and the one who is to hear of it.
+pub(super) struct News {
+    pub(super) listener: ProgressListener,
+    pub(super) progress: Progress,
+}
+
+impl SharedStore {
+    pub(super) fn new(
+        store: BlockStore,
+        arena: Arc<Arena>,
+        settings: &CacheSettings,
+        clock: Clock,
+    ) -> Self {
+        let state = StoreState {
+            store,
+            outbox: VecDeque::new(),
+            questions: Questions::default(),
+            listeners: FxHashMap::default(),
+            started: FxHashMap::default(),
+            is_closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            news: Condvar::new(),
+            arena,
+            verify_host: settings.verify_host,
+            tiers: settings.tiers.iter().map(|tier| tier.name).collect(),
+            metrics: settings.metrics.clone(),
+            clock,
+        }
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub(super) fn connect(&self, listener: ProgressListener) -> OwnerId {
+        self.call(|state, _| {
+            let owner = state.store.connect();
+            state.listeners.insert(owner, listener);
+            owner
+        })
+    }
+
+    pub(super) fn disconnect(&self, owner: OwnerId, is_dead: bool) {
+        self.call(|state, _| {
+            state.listeners.remove(&owner);
+            state.questions.close_all(owner);
+            state.store.disconnect(owner, is_dead);
+        });
+    }
+
+    pub(super) fn buried(&self, owner: OwnerId) {
+        self.call(|state, _| state.store.buried(owner));
+    }
+
+    pub(super) fn grant(&self, owner: OwnerId, wanted: usize) -> Vec<SlotId> {
+        self.call(|state, now| state.store.grant(owner, wanted, now))
+    }
+
+    /// Registers blocks in slots that the owner has filled. Returns the slots of blocks that were
+    /// there already, which stay with the owner.
+    pub(super) fn filled(&self, owner: OwnerId, blocks: &[(SlotId, Block)]) -> Vec<SlotId> {
+        // Outside the lock, because this reads all bytes. The checksum of a slot that is not the
+        // owner's to fill may be of anything: it is refused below.
+        let known = blocks.iter().filter(|(slot, _)| slot.0 < self.arena.slots());
+        let known: Vec<_> = known
+            .map(|&(slot, block)| (slot, block, self.arena.checksum(slot, block.name)))
+            .collect();
+        let (mut registered, mut refused) = (0, blocks.len() - known.len());
+        let mut duplicates = Vec::new();
+        self.call(|state, now| {
+            for (slot, block, checksum) in known {
+                match state.store.filled(owner, slot, block, checksum, now) {
+                    Filled::Registered => registered += 1,
+                    Filled::Duplicate => duplicates.push(slot),
+                    Filled::NotGranted => refused += 1,
+                }
+            }
+        });
+        self.metrics.filled(FilledOutcome::registered, registered);
+        self.metrics.filled(FilledOutcome::duplicate, duplicates.len());
+        self.metrics.filled(FilledOutcome::not_granted, refused);
+        if refused > 0 {
+            tracing::warn!(owner = owner.0, refused, "an engine filled slots that it did not hold");
+        }
+        duplicates
+    }
+
+    /// Answers a question with blocks that have their checksums.
+    pub(super) fn ask(&self, question: Question<'_>) -> Found {
+        let key = (question.owner, question.request);
+        self.metrics.asked.inc_by(question.names.len() as u64);
+        for _ in 0..SPOILED_ANSWERS_MAX {
+            let (found, contents) = self.call(|state, now| state.ask(question, now));
+            // Outside the lock, because this reads all bytes. The request has pinned the slots.
+            if self.forget_spoiled(&contents) == contents.len() {
+                self.call(|state, _| state.answered(key, found.pending));
+                self.metrics.hit(HitPlace::host, found.ready.len());
+                return found;
+            }
+        }
+        // Somebody keeps writing into blocks that are not theirs.
+        self.call(|state, _| state.questions.close(key));
+        Found::default()
+    }
+
+    pub(super) fn prefetch(&self, names: &[BlockName]) {
+        self.call(|state, now| state.store.prefetch(names, now));
+    }
+
+    pub(super) fn touch(&self, names: &[BlockName]) {
+        self.call(|state, now| state.store.touch(names, now));
+    }
+
+    pub(super) fn end(&self, owner: OwnerId, request: RequestId) {
+        self.call(|state, now| {
+            state.questions.close((owner, request));
+            state.store.end(owner, request, now);
+        });
+    }
+
+    pub(super) fn clear(&self) {
+        self.call(|state, _| state.store.clear());
+    }
+
+    pub(super) fn report(&self, tier: TierId, report: TierReport) {
+        self.call(|state, now| {
+            let (way, slot, error) = match &report {
+                TierReport::Read { slot, result, .. } => (TierWay::read, *slot, result.err()),
+                TierReport::Written { slot, result, .. } => (TierWay::write, *slot, result.err()),
+                _ => return state.store.report(tier, report, now),
+            };
+            // Nobody was given work that is not in the table: it is not counted.
+            if let Some(since) = state.started.remove(&(tier, way, slot)) {
+                self.count((tier, way), now.saturating_sub(since), error);
+            }
+            state.store.report(tier, report, now);
+        });
+    }
+
+    /// Ends [`SharedStore::wait`].
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.news.notify_all();
+    }
+
+    /// Waits for decisions; `None` after the end.
+    pub(super) fn wait(&self) -> Option<VecDeque<Action>> {
+        let mut state = self.state.lock();
+        while !state.is_closed {
+            let now = (self.clock)();
+            let decisions = state.take(now);
+            if !decisions.is_empty() {
+                return Some(decisions);
+            }
+            let deadline = state.store.next_deadline();
+            let wait = deadline.map_or(LOOK, |at| at.saturating_sub(now).min(LOOK));
+            self.news.wait_for(&mut state, wait);
+        }
+        None
+    }
+
+    /// The decisions that are to be carried out now.
+    #[cfg(test)]
+    pub(super) fn decisions(&self) -> VecDeque<Action> {
+        self.state.lock().take((self.clock)())
+    }
+
+    /// The news for a client in the progress of a request: leading slots that have their checksums.
+    pub(super) fn news(&self, key: RequestKey, mut progress: Progress) -> Option<News> {
+        let (number, contents) = {
+            let state = self.state.lock();
+            (state.questions.number(key)?, state.contents(&progress.slots))
+        };
+        // Outside the lock, as for an answer. A block that was here before those in front of it
+        // were read has not been looked at yet.
+        let good = self.forget_spoiled(&contents);
+        if good < progress.slots.len() {
+            progress.slots.truncate(good);
+            progress.pending = 0;
+        }
+        let mut state = self.state.lock();
+        // The request may have ended, or asked again, meanwhile.
+        if state.questions.number(key) != Some(number) {
+            return None;
+        }
+        if progress.pending == 0 {
+            state.questions.close(key);
+        }
+        self.metrics.hit(HitPlace::below, progress.slots.len());
+        let listener = state.listeners.get(&key.0)?.clone();
+        Some(News { listener, progress })
+    }
+
+    /// Compares slots with their checksums, and has the store forget blocks that have changed.
+    /// Returns the number of leading slots that are good.
+    fn forget_spoiled(&self, contents: &[SlotContent]) -> usize {
+        if !self.verify_host {
+            return contents.len();
+        }
+        let is_spoiled = |of: &&SlotContent| self.arena.checksum(of.slot, of.name) != of.checksum;
+        let good = contents.iter().take_while(|of| !is_spoiled(of)).count();
+        // All others, too: the next question should not stumble over one after the other.
+        let spoiled: Vec<_> = contents[good..].iter().filter(is_spoiled).collect();
+        if !spoiled.is_empty() {
+            tracing::warn!(
+                blocks = spoiled.len(),
+                "KV in host memory has changed: it is forgotten"
+            );
+            self.metrics.corrupt.inc_by(spoiled.len() as u64);
+            self.call(|state, _| spoiled.into_iter().for_each(|of| state.store.spoiled(*of)));
+        }
+        good
+    }
+
+    fn count(&self, work: (TierId, TierWay), took: Duration, error: Option<TierError>) {
+        let (tier, way) = work;
+        let tier = self.tiers[usize::from(tier.0)];
+        let bytes = self.arena.block_bytes();
+        self.metrics.ended(TierOperation { tier, way, bytes, took }, error);
+    }
+
+    /// Calls the store, and wakes the thread that carries out what it decides.
+    fn call<R>(&self, act: impl FnOnce(&mut StoreState, Now) -> R) -> R {
+        let mut state = self.state.lock();
+        let before = state.store.next_deadline();
+        let result = act(&mut state, (self.clock)());
+        state.collect();
+        if !state.outbox.is_empty() || state.store.next_deadline() != before {
+            self.news.notify_one();
+        }
+        result
+    }
+}
+
+impl StoreState {
+    fn ask(&mut self, question: Question<'_>, now: Now) -> (Found, Vec<SlotContent>) {
+        let Question { owner, request, names, block_prefill } = question;
+        // Progress of an earlier question would be taken for progress of this one.
+        self.outbox.retain(|action| {
+            !matches!(action, Action::Ready { owner: of, request: number, .. }
+                if (*of, *number) == (owner, request))
+        });
+        self.questions.ask((owner, request));
+        let found = self.store.ask(owner, request, names, block_prefill, now);
+        let contents = self.contents(&found.ready);
+        (found, contents)
+    }
+
+    /// The answer to a question stands: progress may follow.
+    fn answered(&mut self, key: RequestKey, pending: usize) {
+        let held = self.questions.answered(key, pending);
+        self.outbox.extend(held);
+    }
+
+    fn contents(&self, slots: &[SlotId]) -> Vec<SlotContent> {
+        slots.iter().filter_map(|slot| self.store.content(*slot)).collect()
+    }
+
+    /// Decisions that are carried out from now on.
+    fn take(&mut self, now: Now) -> VecDeque<Action> {
+        self.store.expire(now);
+        self.collect();
+        for action in &self.outbox {
+            let work = match action {
+                Action::Read { tier, read } => (*tier, TierWay::read, read.slot),
+                Action::Write { tier, write } => (*tier, TierWay::write, write.slot),
+                _ => continue,
+            };
+            self.started.insert(work, now);
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Takes over what the store has decided.
+    fn collect(&mut self) {
+        while let Some(action) = self.store.next_action() {
+            self.outbox.extend(self.questions.hold(action));
+        }
+    }
+}
