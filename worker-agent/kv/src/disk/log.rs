@@ -36,11 +36,15 @@ pub(super) enum Claim {
     NoSegment,
 }
 
-/// A segment that is to be used again, with the blocks that it loses.
+/// The log's answer to the wish to use the oldest segment again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Recycled {
-    pub(super) segment: u32,
-    pub(super) gone: Vec<BlockName>,
+pub(super) enum Recycling {
+    /// There is no segment.
+    NoSegment,
+    /// Blocks are still being written in it. They end by themselves.
+    NotYet,
+    /// The segment is to be opened again, without these blocks.
+    Begun { segment: u32, gone: Vec<BlockName> },
 }
 
 /// How far the writing of a block has come.
@@ -128,8 +132,9 @@ impl Log {
                 log.slot_mut(place).entry = Some((LogEntry { block, checksum }, Stage::Held));
             }
         }
-        // What is free in the newest segment is filled first.
-        log.active = log.order.pop_back().map(|segment| Place { segment, slot: 0 });
+        // What is free in the newest segment is filled first, unless its blocks would not count.
+        let newest = log.order.pop_back_if(|at| log.segments[*at as usize].epoch >= first_epoch);
+        log.active = newest.map(|segment| Place { segment, slot: 0 });
         log
     }
 
@@ -260,15 +265,21 @@ impl Log {
     }
 
     /// Takes the oldest segment out of use. It is active after `reopened`, or back in line after
-    /// `unusable`. `None` if there is no segment.
-    pub(super) fn recycle(&mut self) -> Option<Recycled> {
+    /// `unusable`.
+    pub(super) fn recycle(&mut self) -> Recycling {
         self.retire_active();
-        let segment = self.order.pop_front()?;
+        let Some(segment) = self.order.front().copied() else { return Recycling::NoSegment };
+        let being_written =
+            |slot: &Slot| matches!(slot.entry, Some((_, Stage::Payload | Stage::Descriptor)));
+        if self.segments[segment as usize].slots.iter().any(being_written) {
+            return Recycling::NotYet;
+        }
+        self.order.pop_front();
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let slots = &mut self.segments[segment as usize].slots;
         let mut hot: Vec<usize> = (0..slots.len())
-            .filter(|at| slots[*at].reads > 0 && matches!(slots[*at].entry, Some((_, Stage::Held))))
+            .filter(|at| slots[*at].reads > 0 && slots[*at].entry.is_some())
             .collect();
         // The most read first; of equals the parents, without which their children are useless.
         let heat = |at: &usize| {
@@ -281,9 +292,8 @@ impl Log {
         }
         let mut gone = Vec::new();
         for slot in slots.iter_mut() {
-            let Some((entry, stage)) = slot.entry else { continue };
-            // A block that is being written has been here for too short to be read.
-            if stage == Stage::Held && slot.reads == 0 {
+            let Some((entry, _)) = slot.entry else { continue };
+            if slot.reads == 0 {
                 slot.entry = None;
                 self.index.remove(&entry.block.name);
                 gone.push(entry.block.name);
@@ -292,7 +302,7 @@ impl Log {
             slot.reads = 0;
         }
         self.segments[segment as usize].epoch = epoch;
-        Some(Recycled { segment, gone })
+        Recycling::Begun { segment, gone }
     }
 
     /// The table of a recycled segment is on disk: the segment is active.
@@ -340,3 +350,6 @@ impl Log {
         &mut self.segments[place.segment as usize].slots[place.slot as usize]
     }
 }
+
+#[cfg(test)]
+mod tests;

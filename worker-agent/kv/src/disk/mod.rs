@@ -17,6 +17,8 @@ mod tables;
 mod worker;
 
 #[cfg(test)]
+mod faulty;
+#[cfg(test)]
 mod tests;
 
 pub use counts::{DiskCounts, ReportSink};

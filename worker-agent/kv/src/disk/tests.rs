@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::mpsc::Receiver;
 use tempfile::TempDir;
 
+mod faults;
 mod restart;
 
 const BLOCK_BYTES: usize = 2 * PAGE_BYTES;

@@ -6,7 +6,7 @@ use super::counts::{Outlet, add};
 use super::device::{Device, Done, Job, JobMemory};
 use super::folder::Folder;
 use super::format::{FormSeed, PAGE_BYTES, Place};
-use super::log::{Claim, Log};
+use super::log::{Claim, Log, Recycling};
 use super::queue::{DiskInbox, DiskRequest, Startable, refusal};
 use super::scan::{scan, write_page};
 use super::tables::{TablePage, TableWrites};
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     next_ticket: u64,
     tables: TableWrites,
     reopening: Option<Reopening>,
-    /// The write that waits until a segment is open again.
+    /// The write that waits until a segment can be opened again, or is open.
     held_back: Option<TierWrite>,
     /// Whether the last attempt to add a segment failed.
     is_full: bool,
@@ -193,16 +193,18 @@ impl Worker {
         // Some places are kept for what requests wait for: a disk that has its hands full with
         // offloads makes them wait otherwise.
         let background_max = depth - depth / 4;
+        let mut can_write = self.reopening.is_none();
         while self.transfers < depth {
             let background = self.transfers < background_max;
-            let can_write = self.reopening.is_none();
-            if can_write && let Some(write) = self.held_back.take() {
-                self.start_write(write);
-                continue;
-            }
-            match self.parts.inbox.pop(Startable { background, writes: can_write }) {
+            let held_back = self.held_back.take_if(|_| can_write).map(DiskRequest::Write);
+            let next = held_back
+                .or_else(|| self.parts.inbox.pop(Startable { background, writes: can_write }));
+            match next {
                 Some(DiskRequest::Read(read)) => self.start_read(read),
-                Some(DiskRequest::Write(write)) => self.start_write(write),
+                Some(DiskRequest::Write(write)) => {
+                    self.start_write(write);
+                    can_write = self.held_back.is_none();
+                }
                 None => return,
             }
         }
@@ -259,11 +261,16 @@ impl Worker {
                 Err(_) => {}
             }
         }
-        let Some(recycled) = self.log.recycle() else { return Room::Never };
-        add(&self.parts.outlet.counters.evicted, recycled.gone.len() as u64);
-        self.gone(recycled.gone);
-        self.reopening = Some(Reopening { segment: recycled.segment, is_started: false });
-        Room::Later
+        match self.log.recycle() {
+            Recycling::NoSegment => Room::Never,
+            Recycling::NotYet => Room::Later,
+            Recycling::Begun { segment, gone } => {
+                add(&self.parts.outlet.counters.evicted, gone.len() as u64);
+                self.reopening = Some(Reopening { segment, is_started: false });
+                self.gone(gone);
+                Room::Later
+            }
+        }
     }
 
     fn start_transfer(&mut self, transfer: Transfer) {
