@@ -102,6 +102,8 @@ fn assemble(
     Ok(Dispatcher { shared, tiers, events: settings.events, held })
 }
 #[cfg(all(test, target_os = "linux"))]
+mod fault_tests;
+#[cfg(all(test, target_os = "linux"))]
 mod testkit;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;

@@ -54,8 +54,10 @@ pub(super) enum Fault {
     Half,
     /// A bit of the media has changed.
     Flip(usize),
-    /// The media has the KV of another block there.
+    /// The media has the KV of another block there, or never got what was written.
     Stale,
+    /// Half of the bytes arrive, and the tier does not look.
+    Unnoticed,
 }
 
 pub(super) enum Work {
@@ -68,11 +70,12 @@ pub(super) struct FakeTier {
     pub(super) place: TierPlace,
     pub(super) media: Media,
     pub(super) queue: Mutex<Vec<Work>>,
+    medium: Medium,
 }
 
 impl Tier for FakeTier {
     fn medium(&self) -> Medium {
-        Medium::Disk
+        self.medium
     }
 
     fn read(&self, read: TierRead) {
@@ -89,12 +92,12 @@ impl Tier for FakeTier {
 }
 
 impl FakeTier {
-    pub(super) fn open(place: TierPlace, media: Media) -> Self {
+    pub(super) fn open(place: TierPlace, medium: Medium, media: Media) -> Self {
         let found: Vec<_> = media.lock().values().map(|stored| stored.block).collect();
         if !found.is_empty() {
             (place.report)(TierReport::Found(found));
         }
-        Self { place, media, queue: Mutex::default() }
+        Self { place, media, queue: Mutex::default(), medium }
     }
 
     pub(super) fn queued(&self) -> usize {
@@ -140,10 +143,13 @@ impl FakeTier {
             _ => {}
         }
         let mut kv = stored.kv.clone();
-        if fault == Fault::Half {
+        if matches!(fault, Fault::Half | Fault::Unnoticed) {
             kv[BLOCK / 2..].fill(0xdd);
         }
         arena.write(slot, &kv);
+        if fault == Fault::Unnoticed {
+            return Ok(stored.checksum);
+        }
         if arena.checksum(slot, name) != stored.checksum {
             media.remove(&name);
             return Err(TierError::Corrupt);
@@ -159,9 +165,8 @@ impl FakeTier {
         let mut kv = vec![0; BLOCK];
         self.place.arena.read(slot, &mut kv);
         match fault {
-            Fault::Half => kv[BLOCK / 2..].fill(0xdd),
+            Fault::Half | Fault::Unnoticed => kv[BLOCK / 2..].fill(0xdd),
             Fault::Flip(bit) => kv[bit / 8 % BLOCK] ^= 1 << (bit % 8),
-            // The write never reached the media.
             Fault::Stale => return Ok(()),
             Fault::None | Fault::Error(_) => {}
         }
@@ -184,7 +189,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A cache with a tier on each of the media.
+    /// A cache with a tier on each of the media, which are at most two.
     pub(super) fn new(slots: u32, media: &[Media]) -> Self {
         let tiers = Arc::new(Mutex::new(Vec::new()));
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -194,13 +199,13 @@ impl Rig {
         let mut settings = CacheSettings { metrics, ..CacheSettings::new(slots) };
         let heard = events.clone();
         settings.events = Arc::new(move |event| heard.lock().push(event));
-        for media in media {
+        for (media, medium) in media.iter().zip([Medium::Disk, Medium::Remote]) {
             let (media, opened) = (media.clone(), tiers.clone());
             settings.tiers.push(CacheTier {
                 name: "fake",
-                settings: TierSettings::new(Medium::Disk),
+                settings: TierSettings::new(medium),
                 open: Box::new(move |place| {
-                    let tier = Arc::new(FakeTier::open(place, media));
+                    let tier = Arc::new(FakeTier::open(place, medium, media));
                     opened.lock().push(tier.clone());
                     Ok(tier)
                 }),

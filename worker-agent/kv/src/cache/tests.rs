@@ -303,7 +303,9 @@ fn threaded(slots: u32, media: Media, events: TierEventListener) -> Arc<TieredCa
     settings.tiers.push(CacheTier {
         name: "prompt",
         settings: crate::store::TierSettings::new(Medium::Disk),
-        open: Box::new(move |place| Ok(Arc::new(PromptTier(FakeTier::open(place, media))))),
+        open: Box::new(move |place| {
+            Ok(Arc::new(PromptTier(FakeTier::open(place, Medium::Disk, media))))
+        }),
     });
     TieredCache::open(FORM, settings).expect("memory for a few blocks")
 }
