@@ -88,7 +88,7 @@ pub(crate) async fn fetch(
         Err(_) => first.await,
     };
     match answer {
-        Ok(answer) if answer.range == range => {
+        Ok(answer) if answer.range == range && answer.meta.size == size => {
             shared.hedge.lock().answered(begun.elapsed());
             Ok(match answer.payload {
                 GetResultPayload::File(file, _) => {

@@ -54,12 +54,21 @@ impl IndexKeeper {
                 () = is_closed(&mut closed) => return,
                 () = self.write_due() => self.write().await,
                 () = sleep_until(self.next_read) => {
-                    self.read().await;
-                    self.sweep().await;
+                    // Looking may take long, and is of no use once the tier is closed.
+                    tokio::select! {
+                        () = is_closed(&mut closed) => return,
+                        () = self.look() => {}
+                    }
                     self.next_read = Instant::now() + self.shared.settings.times.index_read;
                 }
             }
         }
+    }
+
+    /// Looks at what others have written and at how full a directory is.
+    async fn look(&mut self) {
+        self.read().await;
+        self.sweep().await;
     }
 
     /// Waits until something is to be told and may be told.
@@ -179,7 +188,8 @@ impl IndexKeeper {
         let cleared = shared.cleared_unix_ms.load(Relaxed);
         let (mut found, mut gone) = (Vec::<Block>::new(), Vec::<BlockName>::new());
         for extent in indexes.into_iter().flat_map(|index| index.extents) {
-            if extent.written_unix_ms <= cleared {
+            let written = extent.written_unix_ms;
+            if written <= cleared || shared.is_lost(extent.id, written) {
                 continue;
             }
             let names = extent.blocks.iter().map(|block| block.name).collect();

@@ -40,7 +40,7 @@ pub(crate) async fn read(shared: Arc<Shared>, run: ReadRun) {
                 &shared.counters.blocks_corrupt,
                 (failure == BucketFailure::Wrong).into(),
             );
-            shared.forget_extent(run.first.extent);
+            shared.forget_extent(id);
         }
         frames.tickets.into_iter().for_each(|ticket| ticket.end(Err(failure.tier_error())));
     }

@@ -1,6 +1,6 @@
 //! What the tasks of the tier share.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::bucket::BucketPaths;
-use super::catalog::{BlockPlace, Catalog, ExtentKey};
+use super::catalog::{BlockPlace, Catalog};
 use super::counts::Counters;
 use super::extent::{BLOCKS_MAX, ExtentId, ExtentLayout};
 use super::failure::BucketFailure;
@@ -26,8 +26,8 @@ use crate::BlockForm;
 use crate::arena::Arena;
 use crate::tier::TierReport;
 
-/// Most extents that are remembered as spoiled.
-const SPOILED_MAX: usize = 1024;
+/// Most extents that are remembered as lost, at about 50 bytes of memory each.
+const LOST_MAX: usize = 16 << 10;
 
 /// What the tier works with.
 pub(crate) struct Edges {
@@ -49,8 +49,9 @@ pub(crate) struct Shared {
     pub(crate) journal: Mutex<Journal>,
     pub(crate) breaker: Mutex<Breaker>,
     pub(crate) hedge: Mutex<Hedge>,
-    /// Extents with a bad frame: to be overwritten when their blocks come again.
-    spoiled: Mutex<BTreeSet<ExtentId>>,
+    /// Extents that were gone, not theirs or had a bad frame, and when that was seen in ms since the
+    /// Unix epoch. They are overwritten when their blocks come again.
+    lost: Mutex<BTreeMap<ExtentId, u64>>,
     /// Something is in the lanes.
     pub(crate) queued: Notify,
     /// Something is in the journal.
@@ -71,7 +72,7 @@ impl Shared {
             journal: Mutex::new(Journal::new(rand::random())),
             breaker: Mutex::new(Breaker::new(settings.times.breaker)),
             hedge: Mutex::default(),
-            spoiled: Mutex::default(),
+            lost: Mutex::default(),
             queued: Notify::new(),
             written: Notify::new(),
             cleared_unix_ms: AtomicU64::new(0),
@@ -111,9 +112,10 @@ impl Shared {
         }
     }
 
-    /// An extent is not in the bucket any more.
-    pub(crate) fn forget_extent(&self, key: ExtentKey) {
-        let gone = self.catalog.lock().remove(key);
+    /// An extent is not in the bucket any more, or is not what it should be.
+    pub(crate) fn forget_extent(&self, id: ExtentId) {
+        self.lose(id);
+        let gone = self.catalog.lock().remove_id(id);
         self.report_gone(gone);
     }
 
@@ -124,19 +126,35 @@ impl Shared {
         let was_there = catalog.remove_block(name, place);
         drop(catalog);
         if let Some((id, _)) = extent {
-            let mut spoiled = self.spoiled.lock();
-            if spoiled.len() < SPOILED_MAX {
-                spoiled.insert(id);
-            }
+            self.lose(id);
         }
         if was_there {
             self.report_gone(vec![name]);
         }
     }
 
-    /// Whether an extent has a bad frame. It is forgotten thereby, as it is to be overwritten.
-    pub(crate) fn take_spoiled(&self, id: ExtentId) -> bool {
-        self.spoiled.lock().remove(&id)
+    fn lose(&self, id: ExtentId) {
+        let mut lost = self.lost.lock();
+        if lost.len() >= LOST_MAX {
+            // Whichever: identities are hashes.
+            lost.pop_first();
+        }
+        lost.insert(id, unix_ms());
+    }
+
+    /// Whether an extent that was written then has been lost since.
+    pub(crate) fn is_lost(&self, id: ExtentId, written_unix_ms: u64) -> bool {
+        self.lost.lock().get(&id).is_some_and(|lost| written_unix_ms <= *lost)
+    }
+
+    /// Whether an extent is to be overwritten.
+    pub(crate) fn is_overwritten(&self, id: ExtentId) -> bool {
+        self.lost.lock().contains_key(&id)
+    }
+
+    /// An extent has been written, and is lost no more.
+    pub(crate) fn restore(&self, id: ExtentId) {
+        self.lost.lock().remove(&id);
     }
 
     /// Reports blocks that the bucket has no more.

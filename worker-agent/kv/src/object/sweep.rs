@@ -8,7 +8,6 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::bucket::ObjectKind;
 use super::counts::Counters;
-use super::extent::ExtentId;
 use super::settings::ObjectUrl;
 use super::shared::{Shared, unix_ms};
 
@@ -55,15 +54,10 @@ pub(crate) async fn sweep(shared: &Shared) {
         if let ObjectKind::Extent { fingerprint, id } = doomed.kind {
             Counters::add(&shared.counters.extents_deleted, 1);
             if fingerprint == shared.form.fingerprint {
-                forget(shared, id);
+                shared.forget_extent(id);
             }
         }
     }
-}
-
-fn forget(shared: &Shared, id: ExtentId) {
-    let gone = shared.catalog.lock().remove_id(id);
-    shared.report_gone(gone);
 }
 
 /// What to delete so that the extents have at most `capacity` bytes.
@@ -97,6 +91,7 @@ fn plan(mut listed: Vec<Listed>, capacity: u64, now_unix_ms: i64) -> Vec<Listed>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::extent::ExtentId;
 
     fn extent(form: u8, number: u8, bytes: u64, modified_unix_ms: i64) -> Listed {
         let kind = ObjectKind::Extent { fingerprint: [form; 32], id: ExtentId([number; 32]) };

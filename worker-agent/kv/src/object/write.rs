@@ -100,8 +100,8 @@ impl Built {
         if self.header.entries.is_empty() {
             return Ok(());
         }
-        // If a frame of it was found bad, the extent that is there is no good.
-        let mode = match shared.take_spoiled(self.id) {
+        // If it was found to be bad, the extent that is there is no good.
+        let mode = match shared.is_overwritten(self.id) {
             true => PutMode::Overwrite,
             false => PutMode::Create,
         };
@@ -146,6 +146,7 @@ impl Built {
         if self.header.entries.is_empty() {
             return;
         }
+        shared.restore(self.id);
         let names = self.blocks().map(|block| block.name).collect();
         let gone = {
             let mut catalog = shared.catalog.lock();

@@ -65,7 +65,6 @@ impl Bench {
     }
 
     /// A tier on a store of the test's own.
-    #[allow(dead_code)]
     pub(super) fn on(settings: ObjectSettings, store: Arc<dyn ObjectStore>) -> Self {
         Self::with(|arena, report| {
             ObjectTier::start(settings, FORM, Edges { store, arena, report })
@@ -141,6 +140,17 @@ impl Bench {
             })
         };
         numbers.map(check).collect()
+    }
+
+    /// The depths of the next blocks whose reads end.
+    pub(super) async fn read_order(&mut self, reads: usize) -> Vec<u32> {
+        let mut order = Vec::new();
+        while order.len() < reads {
+            if let Some(TierReport::Read { name, .. }) = self.next().await {
+                order.push((name.0 >> 64) as u32);
+            }
+        }
+        order
     }
 
     /// Waits until the tier has reported that it has found these blocks.

@@ -2,3 +2,7 @@
 
 mod bench;
 mod directory;
+mod faults;
+mod moto;
+mod outage;
+mod s3_server;
