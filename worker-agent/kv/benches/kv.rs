@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use stator_kv::SlotId;
 use stator_kv::arena::Arena;
-use stator_kv::plan::{BlockCopy, Plan, RegionLayout};
+use stator_kv::plan::{BlockCopy, CopyPlan, RegionLayout};
 use stator_protos::name::BlockName;
 
 /// Blocks that are copied in turn: more than the caches hold.
@@ -45,7 +45,7 @@ fn plan(wanted: &dyn Fn(&str) -> bool, what: &str, layouts: [&RegionLayout; 2], 
     let mut runs = 0;
     let median = median(|| {
         let started = Instant::now();
-        runs = black_box(Plan::new(black_box(&copies), layouts[0], layouts[1])).runs().len();
+        runs = black_box(CopyPlan::new(black_box(&copies), layouts[0], layouts[1])).runs().len();
         started.elapsed()
     });
     let segments = segments * copies.len();

@@ -13,8 +13,8 @@ mod shared;
 
 pub use client::{Client, LostClient};
 pub use settings::{
-    CacheSettings, CacheTier, OpenError, Progress, ProgressListener, TierEvent, TierEventListener,
-    TierOpener, TierPlace, TierReporter,
+    CacheOpenError, CacheSettings, CacheTier, Progress, ProgressListener, TierEvent,
+    TierEventListener, TierOpener, TierPlace, TierReporter,
 };
 
 use crate::BlockForm;
@@ -43,11 +43,11 @@ impl TieredCache {
     /// # Errors
     ///
     /// The system has no memory or no thread for it, or a tier cannot be opened.
-    pub fn open(form: BlockForm, settings: CacheSettings) -> Result<Arc<Self>, OpenError> {
+    pub fn open(form: BlockForm, settings: CacheSettings) -> Result<Arc<Self>, CacheOpenError> {
         let origin = Instant::now();
         let dispatcher = assemble(form, settings, Arc::new(move || origin.elapsed()))?;
         let shared = dispatcher.shared.clone();
-        let dispatch = Arc::new(DispatchThread::start(dispatcher).map_err(OpenError::Thread)?);
+        let dispatch = Arc::new(DispatchThread::start(dispatcher).map_err(CacheOpenError::Thread)?);
         Ok(Arc::new(Self { form, shared, dispatch }))
     }
 
@@ -81,8 +81,8 @@ fn assemble(
     form: BlockForm,
     settings: CacheSettings,
     clock: Clock,
-) -> Result<Dispatcher, OpenError> {
-    let arena = Arena::new(settings.slots, form.block_bytes).map_err(OpenError::Arena)?;
+) -> Result<Dispatcher, CacheOpenError> {
+    let arena = Arena::new(settings.slots, form.block_bytes).map_err(CacheOpenError::Arena)?;
     let arena = Arc::new(arena);
     let tiers = settings.tiers.iter().map(|tier| tier.settings.clone()).collect();
     let limits = StoreSettings::new(settings.slots, form.block_bytes, tiers);
@@ -95,7 +95,7 @@ fn assemble(
         let report: TierReporter = Arc::new(move |report| of.report(id, report));
         let place = TierPlace { form, arena: arena.clone(), report };
         let name = tier.name;
-        let opened = (tier.open)(place).map_err(|error| OpenError::Tier { name, error })?;
+        let opened = (tier.open)(place).map_err(|error| CacheOpenError::Tier { name, error })?;
         tiers.push(opened as Arc<dyn Tier>);
     }
     let held = HeldBlocks::new(&settings.metrics, settings.slots);
@@ -107,3 +107,5 @@ mod fault_tests;
 mod testkit;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
+#[cfg(all(test, target_os = "linux"))]
+mod thread_tests;

@@ -4,12 +4,12 @@ use crate::store::{Action, OwnerId, RequestId};
 use std::collections::BTreeMap;
 
 /// A request of an owner.
-pub(super) type RequestKey = (OwnerId, RequestId);
+pub(super) type QuestionKey = (OwnerId, RequestId);
 
 /// Questions whose blocks are partly on their way, each the latest of its request.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    open: BTreeMap<RequestKey, OpenQuestion>,
+    open: BTreeMap<QuestionKey, OpenQuestion>,
     last: u64,
 }
 
@@ -24,13 +24,13 @@ struct OpenQuestion {
 impl Questions {
     /// A request asks. Progress of its earlier question is of no use any more, and that of this one
     /// waits for the answer.
-    pub(super) fn ask(&mut self, key: RequestKey) {
+    pub(super) fn ask(&mut self, key: QuestionKey) {
         self.last += 1;
         self.open.insert(key, OpenQuestion { number: self.last, held: Some(Vec::new()) });
     }
 
     /// The question is answered. Returns the progress that came before.
-    pub(super) fn answered(&mut self, key: RequestKey, pending: usize) -> Vec<Action> {
+    pub(super) fn answered(&mut self, key: QuestionKey, pending: usize) -> Vec<Action> {
         if pending == 0 {
             self.open.remove(&key);
             return Vec::new();
@@ -52,12 +52,12 @@ impl Questions {
     }
 
     /// The number of a request's question, if there may be progress.
-    pub(super) fn number(&self, key: RequestKey) -> Option<u64> {
+    pub(super) fn number(&self, key: QuestionKey) -> Option<u64> {
         Some(self.open.get(&key)?.number)
     }
 
     /// No progress of the request is of use any more.
-    pub(super) fn close(&mut self, key: RequestKey) {
+    pub(super) fn close(&mut self, key: QuestionKey) {
         self.open.remove(&key);
     }
 
@@ -71,7 +71,7 @@ impl Questions {
 mod tests {
     use super::*;
 
-    const KEY: RequestKey = (OwnerId(1), RequestId(2));
+    const KEY: QuestionKey = (OwnerId(1), RequestId(2));
 
     fn progress(pending: usize) -> Action {
         Action::Ready { owner: KEY.0, request: KEY.1, slots: Vec::new(), pending }

@@ -105,7 +105,7 @@ pub enum TierEvent {
 
 /// Why a cache cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum CacheOpenError {
     /// The system does not give the memory.
     #[error("no memory for the KV arena: {0}")]
     Arena(#[source] io::Error),

@@ -1,6 +1,6 @@
 //! The store behind its lock, as clients and tiers call it.
 
-use super::questions::{Questions, RequestKey};
+use super::questions::{QuestionKey, Questions};
 use super::settings::{CacheSettings, Progress, ProgressListener};
 use crate::arena::Arena;
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
@@ -57,7 +57,7 @@ pub(super) struct Question<'n> {
 }
 
 /// Progress, and the one who is to hear of it.
-pub(super) struct News {
+pub(super) struct ClientNews {
     pub(super) listener: ProgressListener,
     pub(super) progress: Progress,
 }
@@ -226,7 +226,7 @@ impl SharedStore {
     }
 
     /// The news for a client in the progress of a request: leading slots that have their checksums.
-    pub(super) fn news(&self, key: RequestKey, mut progress: Progress) -> Option<News> {
+    pub(super) fn news(&self, key: QuestionKey, mut progress: Progress) -> Option<ClientNews> {
         let (number, contents) = {
             let state = self.state.lock();
             (state.questions.number(key)?, state.contents(&progress.slots))
@@ -248,7 +248,7 @@ impl SharedStore {
         }
         self.metrics.hit(HitPlace::below, progress.slots.len());
         let listener = state.listeners.get(&key.0)?.clone();
-        Some(News { listener, progress })
+        Some(ClientNews { listener, progress })
     }
 
     /// Compares slots with their checksums, and has the store forget blocks that have changed.
@@ -307,7 +307,7 @@ impl StoreState {
     }
 
     /// The answer to a question stands: progress may follow.
-    fn answered(&mut self, key: RequestKey, pending: usize) {
+    fn answered(&mut self, key: QuestionKey, pending: usize) {
         let held = self.questions.answered(key, pending);
         self.outbox.extend(held);
     }

@@ -1,6 +1,6 @@
 //! Plans between an engine's memory and the arena, with plain copies.
 
-use super::{CopyRun, Executor, Plan};
+use super::{CopyPlan, CopyRun, PlanExecutor};
 use crate::arena::Arena;
 
 /// Copies from an engine's memory into an arena.
@@ -21,16 +21,16 @@ pub struct CopyOut<'m> {
     pub to: &'m mut [u8],
 }
 
-impl Executor for CopyIn<'_> {
-    fn run(&mut self, plan: &Plan) {
+impl PlanExecutor for CopyIn<'_> {
+    fn run(&mut self, plan: &CopyPlan) {
         for &CopyRun { from, to, bytes } in plan.runs() {
             self.to.write_at(to as usize, &self.from[from as usize..][..bytes as usize]);
         }
     }
 }
 
-impl Executor for CopyOut<'_> {
-    fn run(&mut self, plan: &Plan) {
+impl PlanExecutor for CopyOut<'_> {
+    fn run(&mut self, plan: &CopyPlan) {
         for &CopyRun { from, to, bytes } in plan.runs() {
             self.from.read_at(from as usize, &mut self.to[to as usize..][..bytes as usize]);
         }

@@ -1,6 +1,6 @@
 //! Copies of blocks between memory of different layouts: which runs of bytes go where.
 //!
-//! A [`Plan`] is pure arithmetic. An [`Executor`] carries it out: with plain copies here, by other
+//! A [`CopyPlan`] is pure arithmetic. A [`PlanExecutor`] carries it out: with plain copies here, by other
 //! means where the memory is elsewhere.
 
 mod host;
@@ -86,11 +86,11 @@ pub struct CopyRun {
 
 /// Runs to copy from one region to another, as few as there can be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CopyPlan {
     runs: Vec<CopyRun>,
 }
 
-impl Plan {
+impl CopyPlan {
     /// The runs that copy blocks. No block is written twice.
     ///
     /// # Panics
@@ -137,13 +137,13 @@ impl Plan {
 }
 
 /// Copies as a plan says.
-pub trait Executor {
+pub trait PlanExecutor {
     /// Copies all runs of a plan.
     ///
     /// # Panics
     ///
     /// A run is not within the two regions.
-    fn run(&mut self, plan: &Plan);
+    fn run(&mut self, plan: &CopyPlan);
 }
 
 /// The parts of a block that are together in both layouts, as offsets from the block's first byte.

@@ -45,8 +45,8 @@ fn region(layouts: [&RegionLayout; 2]) -> usize {
 
 struct SliceCopy<'m>(&'m [u8], &'m mut [u8]);
 
-impl Executor for SliceCopy<'_> {
-    fn run(&mut self, plan: &Plan) {
+impl PlanExecutor for SliceCopy<'_> {
+    fn run(&mut self, plan: &CopyPlan) {
         for run in plan.runs() {
             let from = &self.0[run.from as usize..][..run.bytes as usize];
             self.1[run.to as usize..][..run.bytes as usize].copy_from_slice(from);
@@ -67,7 +67,7 @@ proptest! {
                 expected[byte(&to, copy.to, at)] = source[byte(&from, copy.from, at)];
             }
         }
-        let plan = Plan::new(&copies, &from, &to);
+        let plan = CopyPlan::new(&copies, &from, &to);
         let mut copied = vec![0; bytes];
         SliceCopy(&source, &mut copied).run(&plan);
         prop_assert_eq!(&copied, &expected);
@@ -84,7 +84,7 @@ proptest! {
         let arena = Arena::new(BLOCKS, 24).unwrap();
         let slots = RegionLayout::contiguous(24, arena.stride() as u64);
         let source: Vec<u8> = (0..region([&engine, &engine])).map(|at| at as u8).collect();
-        CopyIn { from: &source, to: &arena }.run(&Plan::new(&copies, &engine, &slots));
+        CopyIn { from: &source, to: &arena }.run(&CopyPlan::new(&copies, &engine, &slots));
         for copy in &copies {
             let mut row = [0; 24];
             arena.read(SlotId(copy.to), &mut row);
@@ -93,7 +93,7 @@ proptest! {
         }
         let back: Vec<_> = copies.iter().map(|copy| BlockCopy { from: copy.to, to: copy.from }).collect();
         let mut copied = vec![0; source.len()];
-        CopyOut { from: &arena, to: &mut copied }.run(&Plan::new(&back, &slots, &engine));
+        CopyOut { from: &arena, to: &mut copied }.run(&CopyPlan::new(&back, &slots, &engine));
         for copy in &copies {
             for at in 0..24 {
                 let at = byte(&engine, copy.from, at);
@@ -111,13 +111,13 @@ fn consecutive(count: u32) -> Vec<BlockCopy> {
 fn neighbours_are_one_run() {
     let contiguous = RegionLayout::contiguous(24, 24);
     assert_eq!(
-        Plan::new(&consecutive(5), &contiguous, &contiguous).runs(),
+        CopyPlan::new(&consecutive(5), &contiguous, &contiguous).runs(),
         [CopyRun { from: 0, to: 24, bytes: 120 }]
     );
     // Blocks side by side in each layer, on both sides.
     let layered = RegionLayout::layer_first(2, BLOCKS, 12);
     assert_eq!(
-        Plan::new(&consecutive(5), &layered, &layered).runs(),
+        CopyPlan::new(&consecutive(5), &layered, &layered).runs(),
         [CopyRun { from: 0, to: 12, bytes: 60 }, CopyRun { from: 72, to: 84, bytes: 60 }]
     );
 }
@@ -126,7 +126,7 @@ fn neighbours_are_one_run() {
 fn a_block_of_an_arena_row_is_a_run_for_each_layer() {
     let layered = RegionLayout::layer_first(3, BLOCKS, 8);
     let row = RegionLayout::contiguous(24, 4096);
-    let plan = Plan::new(&[BlockCopy { from: 2, to: 1 }], &layered, &row);
+    let plan = CopyPlan::new(&[BlockCopy { from: 2, to: 1 }], &layered, &row);
     let runs = [(16, 4096), (64, 4104), (112, 4112)];
     assert_eq!(plan.runs(), runs.map(|(from, to)| CopyRun { from, to, bytes: 8 }));
 }
@@ -134,5 +134,5 @@ fn a_block_of_an_arena_row_is_a_run_for_each_layer() {
 #[test]
 #[should_panic(expected = "blocks of")]
 fn blocks_of_two_sizes_are_refused() {
-    Plan::new(&[], &RegionLayout::contiguous(24, 24), &RegionLayout::contiguous(25, 25));
+    CopyPlan::new(&[], &RegionLayout::contiguous(24, 24), &RegionLayout::contiguous(25, 25));
 }
