@@ -90,8 +90,8 @@ impl Folder {
         let kept = old.filter(|old| fits(old, bytes, wanted));
         let fresh = Header { form, segment_slots: wanted.segment_slots, first_epoch: 1 };
         let header = kept.unwrap_or(fresh);
-        let geometry = Geometry { segment_slots: header.segment_slots, ..wanted };
-        let segments_max = u32::try_from(bytes / geometry.segment_bytes()).unwrap_or(u32::MAX);
+        let segments_max =
+            u32::try_from(bytes / header.geometry().segment_bytes()).unwrap_or(u32::MAX);
         let mut folder = Self {
             dir: dir.clone(),
             handle,
@@ -115,8 +115,7 @@ impl Folder {
 
     /// Sizes of the segments.
     pub(super) fn geometry(&self) -> Geometry {
-        let Header { form, segment_slots, .. } = self.header;
-        Geometry { block_bytes: form.block_bytes, segment_slots }
+        self.header.geometry()
     }
 
     /// Segments that may be on disk.
@@ -165,16 +164,17 @@ impl Folder {
         Ok(opened.collect())
     }
 
-    /// Opens a segment's file, makes it where there is none, and gives it all its room.
+    /// Opens a segment's file, makes it if there is none, and gives it all its room.
     pub(super) fn segment(&self, number: u32, device: &mut dyn Device) -> io::Result<Arc<File>> {
         let name = segment_name(number);
         let direct = if self.is_direct { system::direct_flag() } else { OFlags::empty() };
         let file = open_file(&self.handle, &name, OFlags::CREATE | direct)?;
-        let was_empty = file.metadata()?.len() == 0;
-        let allocated = device.allocate(&file, self.geometry().segment_bytes());
-        if let Err(error) = allocated {
+        let (has, wants) = (file.metadata()?.len(), self.geometry().segment_bytes());
+        if has != wants
+            && let Err(error) = device.allocate(&file, wants)
+        {
             // What a full disk gave so far is given back. A file with blocks stays.
-            if was_empty {
+            if has == 0 {
                 unlinkat(&self.handle, &name, AtFlags::empty())?;
             }
             return Err(error);
@@ -250,8 +250,7 @@ fn known_header(found: HeaderRead, form: &BlockForm) -> Result<Option<Header>, S
 }
 
 fn fits(old: &Header, bytes: u64, wanted: Geometry) -> bool {
-    let geometry = Geometry { segment_slots: old.segment_slots, ..wanted };
-    old.segment_slots == wanted.segment_slots || bytes / geometry.segment_bytes() >= 2
+    old.geometry() == wanted || bytes / old.geometry().segment_bytes() >= 2
 }
 
 /// Names the directories in `base` that this tier does not use, so that nobody wonders about them.

@@ -203,6 +203,11 @@ pub enum HeaderRead {
 }
 
 impl Header {
+    /// Sizes of the directory's segments.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { block_bytes: self.form.block_bytes, segment_slots: self.segment_slots }
+    }
+
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
