@@ -9,6 +9,7 @@ pub mod arena;
 pub mod cache;
 pub mod checksum;
 pub mod connector;
+pub mod cost;
 pub mod disk;
 pub mod metrics;
 pub mod object;

@@ -4,9 +4,11 @@
 //! deepest first, so that of one sequence the deeper block is always the older one: a policy that
 //! evicts the older block first evicts leaves first, and what stays is a usable prefix.
 
+mod ghosts;
 mod list;
 mod lru;
 
+pub use ghosts::Ghosts;
 pub use lru::Lru;
 
 use crate::SlotId;

@@ -16,6 +16,12 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TierId(pub u8);
 
+impl From<TierId> for usize {
+    fn from(tier: TierId) -> Self {
+        tier.0.into()
+    }
+}
+
 impl TierId {
     /// The bit of the tier in a set of tiers.
     pub(super) fn bit(self) -> u8 {

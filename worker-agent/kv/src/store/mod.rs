@@ -4,21 +4,26 @@
 //! arena and with [`Action`]s, which the caller takes with [`BlockStore::next_action`] after every
 //! call and carries out. It does no I/O and reads no clock.
 //!
-//! - `owners`: engines come, fill slots and go. - `asks`: what there is of a prompt.
-//! - `reports`: what the tiers did. - `room`: slots, pins and eviction. - `down`: writes to tiers.
+//! - `owners`: engines come, fill slots and go.
+//! - `asks`: what there is of a prompt; `loads`: reads from tiers; `waits`: until they have ended.
+//! - `reports`: what the tiers did, and what they hold; `down`: writes to them.
+//! - `room`: slots, pins and eviction.
 
 mod action;
 mod asks;
 mod content;
 mod down;
 mod index;
+mod loads;
 mod owners;
 mod reports;
 mod requests;
 mod room;
 mod settings;
 mod slots;
+mod stats;
 mod tiers;
+mod waits;
 
 #[cfg(test)]
 mod tests;
@@ -26,9 +31,12 @@ mod tests;
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
 pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
+pub use stats::{ErrorCounts, Stats, TierStats};
 
-use crate::policy::{Eviction, Lru};
+use crate::cost::TIERS_MAX;
+use crate::policy::{Eviction, Ghosts, Lru};
 use index::BlockIndex;
+use loads::LoadStep;
 use owners::Owner;
 use requests::Requests;
 use rustc_hash::FxHashMap;
@@ -36,6 +44,9 @@ use slots::Slots;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tiers::TierState;
+
+/// Names of blocks that are remembered after their eviction, for each slot.
+const SEEN_PER_SLOT: usize = 4;
 
 /// The blocks of host memory and of the tiers below it.
 pub struct BlockStore {
@@ -46,6 +57,12 @@ pub struct BlockStore {
     requests: Requests,
     tiers: Vec<TierState>,
     actions: VecDeque<Action>,
+    stats: Stats,
+    /// Blocks that came into host memory lately, whether or not they are still there.
+    seen: Ghosts,
+    /// Scratch of [`BlockStore::ask`].
+    steps: Vec<LoadStep>,
+    block_bytes: u64,
     next_owner: u64,
     granted_max: usize,
     requests_max: usize,
@@ -59,15 +76,26 @@ impl BlockStore {
     ///
     /// There are more than eight tiers.
     pub fn new(settings: StoreSettings) -> Self {
-        assert!(settings.tiers.len() <= 8, "{} tiers, at most 8", settings.tiers.len());
+        assert!(settings.tiers.len() <= TIERS_MAX, "{} tiers, at most 8", settings.tiers.len());
+        // A block that is being written cannot be evicted: most of them must not be.
+        let writes_max = (settings.slots as usize / 4).max(1);
+        let tiers = settings.tiers.into_iter().map(|mut tier| {
+            tier.writes_max = tier.writes_max.min(writes_max);
+            TierState::new(tier, settings.block_bytes)
+        });
+        let tiers = tiers.collect();
         Self {
             slots: Slots::new(settings.slots),
             index: BlockIndex::default(),
             policy: Box::new(Lru::default()),
             owners: FxHashMap::default(),
             requests: Requests::default(),
-            tiers: settings.tiers.into_iter().map(TierState::new).collect(),
+            tiers,
             actions: VecDeque::new(),
+            stats: Stats::default(),
+            seen: Ghosts::new(SEEN_PER_SLOT * settings.slots as usize),
+            steps: Vec::new(),
+            block_bytes: settings.block_bytes as u64,
             next_owner: 0,
             granted_max: settings.granted_max,
             requests_max: settings.requests_max,
@@ -80,11 +108,26 @@ impl BlockStore {
         self.actions.pop_front()
     }
 
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        let tiers = self.tiers.iter().map(|tier| TierStats {
+            reads_in_flight: tier.speed.in_flight(),
+            writes_in_flight: tier.writes,
+            ..tier.stats.clone()
+        });
+        Stats {
+            free_slots: self.slots.free_count(),
+            granted_slots: self.owners.values().map(|owner| owner.granted).sum(),
+            tiers: tiers.collect(),
+            ..self.stats.clone()
+        }
+    }
+
     fn tier(&self, tier: TierId) -> &TierState {
-        &self.tiers[usize::from(tier.0)]
+        &self.tiers[usize::from(tier)]
     }
 
     fn tier_mut(&mut self, tier: TierId) -> &mut TierState {
-        &mut self.tiers[usize::from(tier.0)]
+        &mut self.tiers[usize::from(tier)]
     }
 }

@@ -63,16 +63,17 @@ impl BlockStore {
     pub fn grant(&mut self, owner: OwnerId, wanted: usize, now: Now) -> Vec<SlotId> {
         self.expire(now);
         let Some(state) = self.live_owner(owner) else { return Vec::new() };
-        let wanted = wanted.min(self.granted_max.saturating_sub(state.granted));
-        let mut granted = Vec::with_capacity(wanted);
-        for _ in 0..wanted {
-            let Some(slot) = self.take_slot() else { break };
+        let most = wanted.min(self.granted_max.saturating_sub(state.granted));
+        let mut granted = Vec::with_capacity(most);
+        for _ in 0..most {
+            let Some(slot) = self.take_slot(now) else { break };
             self.slots[slot].state = SlotState::Granted(owner);
             granted.push(slot);
         }
         if let Some(state) = self.owners.get_mut(&owner) {
             state.granted += granted.len();
         }
+        self.stats.not_granted += (wanted - granted.len()) as u64;
         granted
     }
 
@@ -96,26 +97,22 @@ impl BlockStore {
                 // A tier may take long, or never answer: what was computed is there now. Those
                 // who wait for the tier still get its copy.
                 SlotState::Reading { is_wanted, .. } => *is_wanted = false,
-                _ => return Filled::Duplicate,
+                _ => {
+                    self.stats.duplicates += 1;
+                    return Filled::Duplicate;
+                }
             }
         }
         if let Some(state) = self.owners.get_mut(&owner) {
             state.granted -= 1;
         }
         self.slots[slot].checksum = checksum;
-        self.register(slot, block);
-        self.offer(block.name);
-        self.write_down(now);
+        self.stats.filled += 1;
+        self.register(slot, block, now);
         Filled::Registered
     }
 
-    pub(super) fn count_request(&mut self, owner: OwnerId) {
-        if let Some(state) = self.owners.get_mut(&owner) {
-            state.requests += 1;
-        }
-    }
-
-    pub(super) fn live_owner(&self, owner: OwnerId) -> Option<&Owner> {
+    fn live_owner(&self, owner: OwnerId) -> Option<&Owner> {
         self.owners.get(&owner).filter(|state| !state.is_lost)
     }
 }

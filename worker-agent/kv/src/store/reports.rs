@@ -11,20 +11,34 @@ impl BlockStore {
     /// not given are ignored.
     pub fn report(&mut self, tier: TierId, report: TierReport, now: Now) {
         self.expire(now);
-        if usize::from(tier.0) >= self.tiers.len() {
+        if usize::from(tier) >= self.tiers.len() {
+            self.stats.odd_reports += 1;
             return;
         }
         match report {
             TierReport::Read { name, slot, result } => {
-                self.end_read(tier, (name, slot), result, now)
+                if self.is_read(tier, name, slot) {
+                    self.end_read(slot, result, now);
+                } else {
+                    self.stats.odd_reports += 1;
+                }
             }
             TierReport::Written { name, slot, result } => {
-                self.written(tier, (name, slot), result, now);
+                if self.is_written(tier, name, slot) {
+                    self.written(tier, slot, result, now);
+                } else {
+                    self.stats.odd_reports += 1;
+                }
             }
             TierReport::Found(blocks) => {
-                blocks.into_iter().for_each(|block| self.holds(tier, block))
+                blocks.into_iter().for_each(|block| self.holds(tier, block));
             }
-            TierReport::Gone(names) => names.into_iter().for_each(|name| self.lost(tier, name)),
+            TierReport::Gone(names) => {
+                for name in names {
+                    let was_there = self.lacks(tier, name);
+                    self.tier_mut(tier).stats.gone += u64::from(was_there);
+                }
+            }
         }
         self.write_down(now);
     }
@@ -46,39 +60,46 @@ impl BlockStore {
             }
         }
         self.index.clear();
-        self.tiers.iter_mut().for_each(|tier| tier.drop_backlog());
+        self.tiers.iter_mut().for_each(|tier| tier.clear());
         self.actions.push_back(Action::Cleared);
     }
 
-    fn end_read(
-        &mut self,
-        tier: TierId,
-        of: (BlockName, SlotId),
-        result: Result<Checksum, TierError>,
-        now: Now,
-    ) {
-        let (name, slot) = of;
-        if self.reader(slot) != Some(tier) || self.slots[slot].name != name {
-            return;
-        }
-        self.tier_mut(tier).reads -= 1;
-        let is_wanted = self.slots[slot].state == SlotState::Reading { tier, is_wanted: true };
+    fn is_read(&self, tier: TierId, name: BlockName, slot: SlotId) -> bool {
+        self.slots.known(slot).is_some_and(|of| {
+            matches!(of.state, SlotState::Reading { tier: reader, .. } if reader == tier)
+                && of.name == name
+        })
+    }
+
+    fn is_written(&self, tier: TierId, name: BlockName, slot: SlotId) -> bool {
+        let known = self.slots.known(slot);
+        known.is_some_and(|of| of.writers & tier.bit() != 0 && of.name == name)
+    }
+
+    fn end_read(&mut self, slot: SlotId, result: Result<Checksum, TierError>, now: Now) {
+        let SlotState::Reading { tier, ticket, is_wanted } = self.slots[slot].state else { return };
+        let name = self.slots[slot].name;
+        let block = self.index.find(name).filter(|_| is_wanted).map(|known| known.block(name));
+        let bytes = self.block_bytes;
+        let state = self.tier_mut(tier);
         match result {
             Ok(checksum) => {
-                self.tier_mut(tier).succeeded();
+                state.succeeded();
+                state.speed.end(ticket, now);
+                state.stats.reads += 1;
+                state.stats.read_bytes += bytes;
                 self.slots[slot].checksum = checksum;
-                match self.index.find(name).filter(|_| is_wanted) {
-                    Some(known) => {
-                        self.register(slot, known.block(name));
-                        self.offer(name);
-                    }
-                    None => self.slots[slot].state = SlotState::Hidden,
+                self.slots[slot].state = SlotState::Hidden;
+                if let Some(block) = block {
+                    self.register(slot, block, now);
                 }
             }
             Err(error) => {
-                self.tier_mut(tier).failed(error, now);
+                state.failed(error, now);
+                state.speed.give_up(now);
+                state.stats.read_errors.count(error);
                 if matches!(error, TierError::Missing | TierError::Corrupt) {
-                    self.lost(tier, name);
+                    self.lacks(tier, name);
                 }
                 if is_wanted {
                     self.index.unset_slot(name);
@@ -87,55 +108,56 @@ impl BlockStore {
             }
         }
         self.wake(slot);
-        self.settle_read(slot);
-    }
-
-    /// Frees a slot whose read gave no visible block, unless somebody waits for it.
-    fn settle_read(&mut self, slot: SlotId) {
         if self.slots[slot].state != SlotState::Ready {
             self.settle(slot);
         }
     }
 
-    fn written(
-        &mut self,
-        tier: TierId,
-        of: (BlockName, SlotId),
-        result: Result<(), TierError>,
-        now: Now,
-    ) {
-        let (name, slot) = of;
-        let Some(written) = self.slots.known(slot) else { return };
-        if written.writers & tier.bit() == 0 || written.name != name {
-            return;
-        }
+    fn written(&mut self, tier: TierId, slot: SlotId, result: Result<(), TierError>, now: Now) {
+        let name = self.slots[slot].name;
         // A block that was forgotten meanwhile is not looked for in the tier any more.
-        let is_visible = written.state == SlotState::Ready;
-        self.tier_mut(tier).writes -= 1;
+        let is_visible = self.slots[slot].state == SlotState::Ready;
+        let bytes = self.block_bytes;
+        let state = self.tier_mut(tier);
+        state.writes -= 1;
         match result {
             Ok(()) => {
-                self.tier_mut(tier).succeeded();
+                state.succeeded();
+                state.stats.writes += 1;
+                state.stats.written_bytes += bytes;
                 let known = self.index.find(name).filter(|_| is_visible);
                 if let Some(block) = known.map(|known| known.block(name)) {
                     self.holds(tier, block);
                 }
             }
-            Err(error) => self.tier_mut(tier).failed(error, now),
+            Err(error) => {
+                state.failed(error, now);
+                state.stats.write_errors.count(error);
+                // The tier will have time for it; other errors would only repeat themselves.
+                if error == TierError::Busy && is_visible {
+                    state.offer(name);
+                }
+            }
         }
         self.end_write(slot, tier.bit());
     }
 
     fn holds(&mut self, tier: TierId, block: Block) {
         if self.index.add_tier(block, tier) {
-            let medium = self.tier(tier).medium();
+            let state = self.tier_mut(tier);
+            state.stats.held += 1;
+            let medium = state.settings.medium;
             self.actions.push_back(Action::Stored { block, medium });
         }
     }
 
-    fn lost(&mut self, tier: TierId, name: BlockName) {
-        if let Some(block) = self.index.remove_tier(name, tier) {
-            let medium = self.tier(tier).medium();
-            self.actions.push_back(Action::Removed { block, medium });
-        }
+    /// The tier does not hold the block; whether it did.
+    fn lacks(&mut self, tier: TierId, name: BlockName) -> bool {
+        let Some(block) = self.index.remove_tier(name, tier) else { return false };
+        let state = self.tier_mut(tier);
+        state.stats.held -= 1;
+        let medium = state.settings.medium;
+        self.actions.push_back(Action::Removed { block, medium });
+        true
     }
 }

@@ -2,19 +2,20 @@
 
 use super::slots::SlotState;
 use super::{Action, BlockStore};
-use crate::{Block, SlotId};
+use crate::{Block, Now, SlotId};
 use stator_protos::kv_event::Medium;
 
 impl BlockStore {
     /// A slot without content; evicts a block where none is free.
-    pub(super) fn take_slot(&mut self) -> Option<SlotId> {
+    pub(super) fn take_slot(&mut self, now: Now) -> Option<SlotId> {
         if let Some(slot) = self.slots.take_free() {
             return Some(slot);
         }
-        // Blocks that are being written are passed over, at most as many as writes are in flight.
+        // Blocks that are being written, or are worth it, are passed over: they go when they are
+        // written. The limit on writes in flight bounds their number.
         loop {
             let victim = self.policy.evict()?;
-            if self.slots[victim].writers == 0 {
+            if self.slots[victim].writers == 0 && !self.demote(victim, now) {
                 self.evict(victim);
                 return self.slots.take_free();
             }
@@ -23,13 +24,16 @@ impl BlockStore {
     }
 
     /// Makes the block in a slot visible.
-    pub(super) fn register(&mut self, slot: SlotId, block: Block) {
+    pub(super) fn register(&mut self, slot: SlotId, block: Block, now: Now) {
         let of = &mut self.slots[slot];
         of.state = SlotState::Ready;
         of.name = block.name;
+        of.is_reused = false;
         self.index.set_slot(block, slot);
         self.actions.push_back(Action::Stored { block, medium: Medium::Host });
         self.settle(slot);
+        self.offer_new(block.name);
+        self.write_down(now);
     }
 
     /// Keeps a slot for a request.
@@ -49,11 +53,19 @@ impl BlockStore {
 
     /// A use of a block that no request holds.
     pub(super) fn touch_slot(&mut self, slot: SlotId) {
+        let of = &self.slots[slot];
+        if of.state == SlotState::Ready && of.pins == 0 {
+            self.policy.hold(slot);
+            self.release_again(slot);
+        }
+    }
+
+    /// Makes a block the newest of those that no request holds, which is no use of it.
+    pub(super) fn release_again(&mut self, slot: SlotId) {
         let of = &mut self.slots[slot];
         if of.state == SlotState::Ready && of.pins == 0 {
             of.is_leaving = false;
-            self.policy.hold(slot);
-            self.policy.release(slot, self.slots[slot].name);
+            self.policy.release(slot, of.name);
         }
     }
 
@@ -88,7 +100,9 @@ impl BlockStore {
     fn evict(&mut self, slot: SlotId) {
         let name = self.slots[slot].name;
         self.slots.free(slot);
-        let block = self.index.unset_slot(name).expect("a ready slot's block is known");
-        self.actions.push_back(Action::Removed { block, medium: Medium::Host });
+        let evicted = self.index.unset_slot(name).expect("a ready slot's block is known");
+        self.stats.evictions += 1;
+        self.stats.evictions_for_good += u64::from(self.index.find(name).is_none());
+        self.actions.push_back(Action::Removed { block: evicted, medium: Medium::Host });
     }
 }

@@ -43,8 +43,10 @@ pub struct TierSettings {
     pub admission: TierAdmission,
     /// Reads in flight; further blocks are misses. Default: 1,024.
     pub reads_max: usize,
-    /// Writes in flight; further blocks wait. Default: 64.
+    /// Writes in flight; further blocks wait. A quarter of the slots at most. Default: 64.
     pub writes_max: usize,
+    /// Bytes that may be written in a second, to spare the device. Default: no limit.
+    pub write_bytes_per_s: Option<u64>,
     /// Blocks that wait to be written; the oldest is given up for a newer one. Default: 4,096.
     pub backlog_max: usize,
 }
@@ -57,6 +59,7 @@ impl TierSettings {
             admission: TierAdmission::Through,
             reads_max: 1024,
             writes_max: 64,
+            write_bytes_per_s: None,
             backlog_max: 4096,
         }
     }
@@ -67,7 +70,7 @@ impl TierSettings {
 pub enum TierAdmission {
     /// Every block, as soon as it is in host memory.
     Through,
-    /// A block that is used again after it was computed.
+    /// A block that is used again after it was computed, or that is computed again.
     SecondTouch,
     /// Nothing: the tier is only read.
     Never,

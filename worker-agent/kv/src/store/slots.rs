@@ -1,6 +1,7 @@
 //! The slots of the host arena: what each holds, and who needs it.
 
 use super::action::{OwnerId, TierId};
+use crate::cost::ReadTicket;
 use crate::{Checksum, SlotId};
 use stator_protos::name::BlockName;
 
@@ -12,7 +13,7 @@ pub(super) enum SlotState {
     /// The owner fills it.
     Granted(OwnerId),
     /// The tier reads a block into it. `is_wanted`: the block becomes visible when it is there.
-    Reading { tier: TierId, is_wanted: bool },
+    Reading { tier: TierId, ticket: ReadTicket, is_wanted: bool },
     /// The visible copy of a block.
     Ready,
     /// A block that is visible no more, kept for those who have pinned it.
@@ -31,6 +32,8 @@ pub(super) struct Slot {
     pub(super) pins: u32,
     /// One bit for each tier that writes the block down.
     pub(super) writers: u8,
+    /// A request has used the block since it came.
+    pub(super) is_reused: bool,
     /// The policy chose the block to be evicted while it was written down: it goes after that.
     pub(super) is_leaving: bool,
 }
@@ -57,6 +60,7 @@ impl Slots {
             checksum: Checksum(0),
             pins: 0,
             writers: 0,
+            is_reused: false,
             is_leaving: false,
         };
         // The lowest slot is taken first: memory that was never needed is never touched.
@@ -74,6 +78,10 @@ impl Slots {
         of.state = SlotState::Free;
         of.is_leaving = false;
         self.free.push(slot);
+    }
+
+    pub(super) fn free_count(&self) -> usize {
+        self.free.len()
     }
 
     pub(super) fn known(&self, slot: SlotId) -> Option<&Slot> {

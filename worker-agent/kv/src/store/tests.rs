@@ -254,18 +254,18 @@ fn slots_of_a_dead_engine_are_free_at_once() {
 
 #[test]
 fn a_clear_forgets_all_and_frees_what_nobody_uses() {
-    let mut bench = Bench::with_disk(4);
+    let mut bench = Bench::with_disk(8);
     bench.fill(0..2);
     bench.ask(1, 0..1);
     let writes = bench.writes();
     bench.store.clear();
     assert_eq!(bench.ask(2, 0..2), Found::default());
     // One slot is read by a request, one by the tier.
-    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 2);
+    assert_eq!(bench.store.grant(bench.owner, 8, bench.now).len(), 6);
     bench.write_ends(writes[0], Ok(()));
     bench.write_ends(writes[1], Ok(()));
     bench.end(1);
-    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 2);
+    assert_eq!(bench.store.grant(bench.owner, 8, bench.now).len(), 2);
     assert_eq!(bench.ask(3, 0..2), Found::default());
 }
 

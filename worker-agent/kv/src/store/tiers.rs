@@ -2,9 +2,10 @@
 
 use super::action::TierId;
 use super::settings::TierSettings;
+use super::stats::TierStats;
 use crate::Now;
+use crate::cost::ReadSpeed;
 use crate::tier::TierError;
-use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,25 +18,31 @@ const BREAK: Duration = Duration::from_secs(30);
 const PAUSE_FULL: Duration = Duration::from_secs(10);
 /// Time for which nothing is written to a tier that has too much queued.
 const PAUSE_BUSY: Duration = Duration::from_millis(100);
+/// Time without progress after which a tier with reads in flight gets no more.
+const STALL: Duration = Duration::from_secs(2);
 
 /// A tier below host memory.
 #[derive(Debug)]
 pub(super) struct TierState {
     pub(super) settings: TierSettings,
-    pub(super) reads: usize,
+    pub(super) speed: ReadSpeed,
+    pub(super) stats: TierStats,
     pub(super) writes: usize,
     /// Blocks to write, oldest first.
     backlog: VecDeque<BlockName>,
+    budget: WriteBudget,
     failures: u32,
     broken_until: Now,
     paused_until: Now,
 }
 
 impl TierState {
-    pub(super) fn new(settings: TierSettings) -> Self {
+    pub(super) fn new(settings: TierSettings, block_bytes: usize) -> Self {
         Self {
+            budget: WriteBudget::new(settings.write_bytes_per_s, block_bytes),
             settings,
-            reads: 0,
+            speed: ReadSpeed::default(),
+            stats: TierStats::default(),
             writes: 0,
             backlog: VecDeque::new(),
             failures: 0,
@@ -44,33 +51,40 @@ impl TierState {
         }
     }
 
-    pub(super) fn medium(&self) -> Medium {
-        self.settings.medium
+    /// Whether the tier takes one read more than those in flight and `planned` ones.
+    pub(super) fn takes_read(&self, planned: usize, now: Now) -> bool {
+        let has_room = self.speed.in_flight() + planned < self.settings.reads_max;
+        now >= self.broken_until && has_room && !self.speed.is_stalled(STALL, now)
     }
 
-    pub(super) fn takes_read(&self, now: Now) -> bool {
-        now >= self.broken_until && self.reads < self.settings.reads_max
-    }
-
-    pub(super) fn takes_write(&self, now: Now) -> bool {
-        let open = now >= self.broken_until && now >= self.paused_until;
-        open && self.writes < self.settings.writes_max
+    /// Whether the tier takes a write now, which then begins.
+    pub(super) fn begin_write(&mut self, now: Now) -> bool {
+        let is_open = now >= self.broken_until && now >= self.paused_until;
+        let takes = is_open && self.writes < self.settings.writes_max && self.budget.take(now);
+        self.writes += usize::from(takes);
+        takes
     }
 
     /// Queues a block to be written.
     pub(super) fn offer(&mut self, name: BlockName) {
         if self.backlog.len() >= self.settings.backlog_max {
             self.backlog.pop_front();
+            self.stats.not_written += 1;
         }
         self.backlog.push_back(name);
     }
 
-    pub(super) fn next_write(&mut self) -> Option<BlockName> {
-        self.backlog.pop_front()
+    pub(super) fn first_offered(&self) -> Option<BlockName> {
+        self.backlog.front().copied()
     }
 
-    pub(super) fn drop_backlog(&mut self) {
+    pub(super) fn drop_offered(&mut self) {
+        self.backlog.pop_front();
+    }
+
+    pub(super) fn clear(&mut self) {
         self.backlog.clear();
+        self.stats.held = 0;
     }
 
     pub(super) fn succeeded(&mut self) {
@@ -89,9 +103,40 @@ impl TierState {
                     // The first call after the break is a trial: one more failure, one more break.
                     self.failures = FAILURES_MAX - 1;
                     self.broken_until = now + BREAK;
+                    self.stats.breaks += 1;
                 }
             }
         }
+    }
+}
+
+/// A token bucket that holds the bytes of one second, and those of one block at least.
+#[derive(Debug)]
+struct WriteBudget {
+    bytes_per_s: Option<u64>,
+    block_bytes: f64,
+    bytes: f64,
+    filled: Now,
+}
+
+impl WriteBudget {
+    fn new(bytes_per_s: Option<u64>, block_bytes: usize) -> Self {
+        let block_bytes = block_bytes as f64;
+        let bytes = block_bytes.max(bytes_per_s.unwrap_or(0) as f64);
+        Self { bytes_per_s, block_bytes, bytes, filled: Now::ZERO }
+    }
+
+    /// Takes the bytes of a block, if they are there.
+    fn take(&mut self, now: Now) -> bool {
+        let Some(bytes_per_s) = self.bytes_per_s.map(|bytes| bytes as f64) else { return true };
+        let passed = now.saturating_sub(self.filled).as_secs_f64();
+        self.filled = self.filled.max(now);
+        self.bytes = (self.bytes + passed * bytes_per_s).min(bytes_per_s.max(self.block_bytes));
+        let is_there = self.bytes >= self.block_bytes;
+        if is_there {
+            self.bytes -= self.block_bytes;
+        }
+        is_there
     }
 }
 

@@ -1,0 +1,282 @@
+//! Load a block or compute it again: whichever is predicted to be done first.
+//!
+//! A tier is a queue: a read takes the tier's latency and, for itself and for each read before it,
+//! the time that the tier needs per block. Both are measured, from the start of a read to its
+//! report.
+
+use crate::Now;
+use std::time::Duration;
+
+/// Most tiers that a store has.
+pub const TIERS_MAX: usize = 8;
+
+/// Bursts over which the latency is averaged.
+const LATENCY_SAMPLES: f64 = 8.0;
+/// Blocks over which the time per block is averaged. Devices end several reads at once, so that
+/// most samples are zero.
+const BLOCK_SAMPLES: f64 = 64.0;
+/// Age after which a measurement says nothing about now.
+const STALE: Duration = Duration::from_secs(10);
+
+/// Measured speed of reads from a tier.
+#[derive(Clone, Debug, Default)]
+pub struct ReadSpeed {
+    /// Seconds until the first of several reads has ended, less its own time.
+    latency: Average,
+    /// Seconds for each further read.
+    per_block: Average,
+    in_flight: usize,
+    /// When a read ended last, or began with none in flight.
+    progress: Now,
+    /// When a read ended last.
+    measured: Option<Now>,
+}
+
+/// A read in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadTicket {
+    started: Now,
+    /// Whether other reads were in flight at its start.
+    is_queued: bool,
+}
+
+impl ReadSpeed {
+    /// A read begins.
+    pub fn start(&mut self, now: Now) -> ReadTicket {
+        let is_queued = self.in_flight > 0;
+        if !is_queued {
+            self.progress = now;
+        }
+        self.in_flight += 1;
+        ReadTicket { started: now, is_queued }
+    }
+
+    /// A read has ended well.
+    pub fn end(&mut self, ticket: ReadTicket, now: Now) {
+        if ticket.is_queued {
+            // The reads before it had the tier until the last of them ended.
+            let own = now.saturating_sub(ticket.started.max(self.progress));
+            self.per_block.add(own.as_secs_f64(), BLOCK_SAMPLES);
+        } else {
+            let all = now.saturating_sub(ticket.started).as_secs_f64();
+            self.latency.add((all - self.per_block.mean).max(0.0), LATENCY_SAMPLES);
+        }
+        self.measured = Some(now);
+        self.give_up(now);
+    }
+
+    /// A read has ended without a block, which says nothing about speed.
+    pub fn give_up(&mut self, now: Now) {
+        self.progress = now;
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Reads in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Predicted time until `more` reads that begin now, and those in flight, have ended. A tier
+    /// that was never measured is taken to be fast.
+    pub fn time(&self, more: usize) -> Duration {
+        let blocks = (self.in_flight + more) as f64;
+        let seconds = self.latency.mean + blocks * self.per_block.mean;
+        Duration::from_secs_f64(seconds.min(1e6))
+    }
+
+    /// Whether no read has ended for so long that the tier should be measured again.
+    pub fn is_stale(&self, now: Now) -> bool {
+        self.measured.is_none_or(|measured| now.saturating_sub(measured) >= STALE)
+    }
+
+    /// Whether reads are in flight and none has ended for `limit`.
+    pub fn is_stalled(&self, limit: Duration, now: Now) -> bool {
+        self.in_flight > 0 && now.saturating_sub(self.progress) >= limit
+    }
+}
+
+/// Mean of the first samples, from then on of the latest ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Average {
+    mean: f64,
+    samples: f64,
+}
+
+impl Average {
+    fn add(&mut self, sample: f64, over: f64) {
+        self.samples = (self.samples + 1.0).min(over);
+        self.mean += (sample - self.mean) / self.samples;
+    }
+}
+
+/// Where the next block of a prompt comes from, if it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadSource {
+    /// Host memory: it costs nothing.
+    Host,
+    /// A read from this tier that is in flight.
+    InFlight(usize),
+    /// A new read from this tier.
+    Tier(usize),
+}
+
+/// How many leading blocks to load, if the engine computes the others after those have come.
+///
+/// The time for `n` of `N` blocks is that of the slowest tier among the first `n`, plus
+/// `(N - n) * block_prefill`: the result has the least time, and loads the fewest blocks for it.
+/// Tiers work side by side. A `block_prefill` of zero means that it is unknown: all are loaded.
+pub fn blocks_to_load<'a>(
+    sources: impl ExactSizeIterator<Item = LoadSource>,
+    speed: impl Fn(usize) -> &'a ReadSpeed,
+    block_prefill: Duration,
+) -> usize {
+    let all = sources.len();
+    if block_prefill.is_zero() {
+        return all;
+    }
+    let mut reads = [0; TIERS_MAX];
+    let mut load = Duration::ZERO;
+    let (mut best, mut best_time) = (0, times(block_prefill, all));
+    for (before, source) in sources.enumerate() {
+        match source {
+            LoadSource::Host => {}
+            LoadSource::InFlight(tier) => load = load.max(speed(tier).time(0)),
+            LoadSource::Tier(tier) => {
+                reads[tier] += 1;
+                load = load.max(speed(tier).time(reads[tier]));
+            }
+        }
+        let n = before + 1;
+        let time = load + times(block_prefill, all - n);
+        if time < best_time {
+            (best, best_time) = (n, time);
+        }
+    }
+    best
+}
+
+/// The time in which an engine computes `blocks` blocks.
+pub fn times(block_prefill: Duration, blocks: usize) -> Duration {
+    block_prefill.saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn ms(of: u64) -> Duration {
+        Duration::from_millis(of)
+    }
+
+    /// A tier that needs `latency` and `per_block` milliseconds, measured by a burst of reads.
+    fn measured(latency: u64, per_block: u64) -> ReadSpeed {
+        let mut speed = ReadSpeed::default();
+        for round in 0..50 {
+            let start = ms(100_000 * round);
+            let tickets: Vec<_> = (0..10).map(|_| speed.start(start)).collect();
+            for (at, ticket) in (1..).zip(tickets) {
+                speed.end(ticket, start + ms(latency + at * per_block));
+            }
+        }
+        speed
+    }
+
+    fn load(sources: &[LoadSource], tiers: &[&ReadSpeed], prefill: Duration) -> usize {
+        blocks_to_load(sources.iter().copied(), |tier| tiers[tier], prefill)
+    }
+
+    #[test]
+    fn bursts_tell_latency_and_time_per_block_apart() {
+        let speed = measured(40, 3);
+        let close = |of: Duration, to: u64| of.abs_diff(ms(to)) < ms(4);
+        assert!(close(speed.time(1), 43), "{:?}", speed.time(1));
+        assert!(close(speed.time(100), 340), "{:?}", speed.time(100));
+    }
+
+    #[test]
+    fn a_tier_slower_than_computing_is_not_read() {
+        let tier = measured(0, 10);
+        let sources = [LoadSource::Tier(0); 100];
+        assert_eq!(load(&sources, &[&tier], ms(9)), 0);
+        assert_eq!(load(&sources, &[&tier], ms(11)), 100);
+    }
+
+    #[test]
+    fn latency_has_to_pay_off() {
+        let tier = measured(100, 1);
+        assert_eq!(load(&[LoadSource::Tier(0); 5], &[&tier], ms(10)), 0);
+        assert_eq!(load(&[LoadSource::Tier(0); 50], &[&tier], ms(10)), 50);
+    }
+
+    #[test]
+    fn the_part_in_a_slow_tier_is_computed() {
+        let (disk, far) = (measured(0, 1), measured(0, 50));
+        let sources: Vec<_> = (0..20).map(|at| LoadSource::Tier(usize::from(at >= 12))).collect();
+        assert_eq!(load(&sources, &[&disk, &far], ms(10)), 12);
+    }
+
+    #[test]
+    fn an_unmeasured_tier_is_tried() {
+        assert_eq!(load(&[LoadSource::Tier(0); 3], &[&ReadSpeed::default()], ms(1)), 3);
+    }
+
+    #[test]
+    fn a_tier_without_progress_is_stalled() {
+        let mut speed = ReadSpeed::default();
+        assert!(!speed.is_stalled(ms(10), ms(1000)));
+        let first = speed.start(ms(1000));
+        speed.start(ms(1005));
+        assert!(!speed.is_stalled(ms(10), ms(1009)));
+        assert!(speed.is_stalled(ms(10), ms(1010)));
+        speed.end(first, ms(1011));
+        assert!(!speed.is_stalled(ms(10), ms(1012)));
+    }
+
+    fn any_source() -> impl Strategy<Value = LoadSource> {
+        prop_oneof![
+            Just(LoadSource::Host),
+            (0..3_usize).prop_map(LoadSource::InFlight),
+            (0..3_usize).prop_map(LoadSource::Tier),
+        ]
+    }
+
+    /// The time until `n` blocks are loaded and the others computed, from the definition.
+    fn time_for(
+        n: usize,
+        sources: &[LoadSource],
+        tiers: &[&ReadSpeed],
+        prefill: Duration,
+    ) -> Duration {
+        let reads = |of: usize| {
+            sources[..n].iter().filter(|source| **source == LoadSource::Tier(of)).count()
+        };
+        let uses = |of: usize| reads(of) > 0 || sources[..n].contains(&LoadSource::InFlight(of));
+        let load = (0..3).filter(|of| uses(*of)).map(|of| tiers[of].time(reads(of))).max();
+        load.unwrap_or_default() + prefill * (sources.len() - n) as u32
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_split_is_faster(
+            sources in vec(any_source(), 0..60),
+            tiers in vec((0..200_u64, 0..30_u64, 0..20_usize), 3),
+            prefill in 1..40_u64,
+        ) {
+            let mut speeds = Vec::new();
+            for (latency, per_block, in_flight) in tiers {
+                let mut speed = measured(latency, per_block);
+                (0..in_flight).for_each(|_| { speed.start(ms(9_000_000)); });
+                speeds.push(speed);
+            }
+            let speeds: Vec<_> = speeds.iter().collect();
+            let n = load(&sources, &speeds, ms(prefill));
+            let time = |n| time_for(n, &sources, &speeds, ms(prefill));
+            for other in 0..=sources.len() {
+                prop_assert!(time(n) <= time(other), "{n} {other}");
+            }
+            prop_assert!(time(n) <= time(0));
+        }
+    }
+}

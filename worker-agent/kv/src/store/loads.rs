@@ -1,0 +1,146 @@
+//! Reads from the tiers: what a request loads, and what it had better compute.
+
+use super::requests::Request;
+use super::slots::SlotState;
+use super::tiers::tiers_of;
+use super::{Action, BlockStore, TierId};
+use crate::cost::{LoadSource, TIERS_MAX, blocks_to_load};
+use crate::tier::{TierRead, Urgency};
+use crate::{Block, Now, SlotId};
+use stator_protos::name::BlockName;
+use std::time::Duration;
+
+/// Blocks that are read to measure a tier again which was long found too slow.
+const PROBE_BLOCKS: usize = 8;
+
+/// A block behind the ready ones of a prompt, and its source.
+pub(super) struct LoadStep {
+    block: Block,
+    slot: Option<SlotId>,
+    source: LoadSource,
+}
+
+impl BlockStore {
+    /// Pins the blocks behind the ready ones that are loaded faster than computed: those on their
+    /// way, those that a tier can read, and those that are here behind such a gap.
+    pub(super) fn load_behind(
+        &mut self,
+        names: &[BlockName],
+        asked: &mut Request,
+        block_prefill: Duration,
+        now: Now,
+    ) {
+        let mut steps = std::mem::take(&mut self.steps);
+        self.plan_loads(names, &mut steps, now);
+        let sources = steps.iter().map(|step| step.source);
+        let speed = |tier: usize| &self.tiers[tier].speed;
+        let load = blocks_to_load(sources, speed, block_prefill);
+        // What is here is pinned first: a read needs a slot and may evict another block.
+        for slot in steps[..load].iter().filter_map(|step| step.slot) {
+            self.pin(slot);
+        }
+        for (at, step) in steps[..load].iter().enumerate() {
+            let slot = step.slot.or_else(|| {
+                let slot = self.read(step.block, step.source, Urgency::Demand, now)?;
+                self.pin(slot);
+                Some(slot)
+            });
+            let Some(slot) = slot else {
+                let behind = steps[at..load].iter().rev();
+                behind.filter_map(|step| step.slot).for_each(|slot| self.unpin(slot));
+                break;
+            };
+            asked.slots.push(slot);
+        }
+        self.refuse(&steps[load..], now);
+        steps.clear();
+        self.steps = steps;
+    }
+
+    /// Starts to read blocks that a request may soon ask for, as many as are there in a row.
+    pub fn prefetch(&mut self, names: &[BlockName], now: Now) {
+        self.expire(now);
+        let mut steps = std::mem::take(&mut self.steps);
+        self.plan_loads(names, &mut steps, now);
+        for step in steps.iter().filter(|step| step.slot.is_none()) {
+            if self.read(step.block, step.source, Urgency::Prefetch, now).is_none() {
+                break;
+            }
+        }
+        steps.clear();
+        self.steps = steps;
+    }
+
+    /// The source of each block, up to the first that nobody has or whose tiers take no reads now.
+    fn plan_loads(&mut self, names: &[BlockName], steps: &mut Vec<LoadStep>, now: Now) {
+        let mut planned = [0; TIERS_MAX];
+        for name in names {
+            let Some(known) = self.index.find(*name) else { return };
+            let (block, slot) = (known.block(*name), known.slot);
+            let source = match slot.map(|slot| self.slots[slot].state) {
+                Some(SlotState::Reading { tier, .. }) => LoadSource::InFlight(tier.into()),
+                Some(_) => LoadSource::Host,
+                None => {
+                    let takes = |tier: &TierId| {
+                        self.tier(*tier).takes_read(planned[usize::from(*tier)], now)
+                    };
+                    let Some(tier) = tiers_of(known.tiers).find(takes) else {
+                        let nearest = tiers_of(known.tiers).next();
+                        let stats = nearest.map(|tier| &mut self.tier_mut(tier).stats);
+                        stats.into_iter().for_each(|stats| stats.refused_by_load += 1);
+                        return;
+                    };
+                    planned[usize::from(tier)] += 1;
+                    LoadSource::Tier(tier.into())
+                }
+            };
+            steps.push(LoadStep { block, slot, source });
+        }
+    }
+
+    /// Counts blocks that are faster to compute. If their tier was not measured for long, reads a
+    /// few of them, for which nobody waits: it may have become faster.
+    fn refuse(&mut self, steps: &[LoadStep], now: Now) {
+        for step in steps {
+            if let LoadSource::Tier(tier) = step.source {
+                self.tiers[tier].stats.refused_by_cost += 1;
+            }
+        }
+        let Some(LoadSource::Tier(tier)) = steps.first().map(|step| step.source) else { return };
+        let speed = &self.tiers[tier].speed;
+        if speed.is_stale(now) && speed.in_flight() == 0 {
+            let of_tier = |step: &&LoadStep| step.source == LoadSource::Tier(tier);
+            for step in steps.iter().take_while(of_tier).take(PROBE_BLOCKS) {
+                self.read(step.block, step.source, Urgency::Prefetch, now);
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        block: Block,
+        source: LoadSource,
+        urgency: Urgency,
+        now: Now,
+    ) -> Option<SlotId> {
+        let LoadSource::Tier(at) = source else { return None };
+        // Two names of a prompt may be the same.
+        if let Some(slot) = self.index.slot(block.name) {
+            return Some(slot);
+        }
+        let slot = self.take_slot(now)?;
+        let tier = TierId(at as u8);
+        let state = self.tier_mut(tier);
+        let ticket = state.speed.start(now);
+        match urgency {
+            Urgency::Demand => state.stats.demanded += 1,
+            _ => state.stats.prefetched += 1,
+        }
+        self.slots[slot].state = SlotState::Reading { tier, ticket, is_wanted: true };
+        self.slots[slot].name = block.name;
+        self.index.set_slot(block, slot);
+        let read = TierRead { name: block.name, slot, urgency };
+        self.actions.push_back(Action::Read { tier, read });
+        Some(slot)
+    }
+}
