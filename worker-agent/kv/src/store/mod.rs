@@ -26,6 +26,8 @@ mod tiers;
 mod waits;
 
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;
 
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};

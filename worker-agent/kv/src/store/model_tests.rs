@@ -1,0 +1,401 @@
+//! Random work for a store, against a plain model of the memory and of the rules.
+//!
+//! The model knows which block's bytes are in each slot, and who may touch the slot. Whatever the
+//! order of calls and reports, and whatever fails: what a request is told is there has the right
+//! bytes until the request ends.
+
+use super::*;
+use crate::tier::{TierError, TierReport};
+use crate::{Block, Checksum, Now, SlotId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SLOTS: u32 = 12;
+const MEDIA: [Medium; 2] = [Medium::Disk, Medium::Remote];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Grant { owner: usize, wanted: usize },
+    Fill { owner: usize, pick: usize, name: BlockName },
+    Ask { owner: usize, request: u64, names: Vec<BlockName>, prefill_ms: u64 },
+    End { owner: usize, request: u64 },
+    Prefetch { names: Vec<BlockName> },
+    Touch { names: Vec<BlockName> },
+    EndRead { pick: usize, error: Option<TierError> },
+    EndWrite { pick: usize, error: Option<TierError> },
+    Found { tier: u8, names: Vec<BlockName> },
+    Gone { tier: u8, names: Vec<BlockName> },
+    Odd { tier: u8, slot: u32, name: BlockName },
+    Disconnect { owner: usize, is_dead: bool },
+    Bury { pick: usize },
+    Clear,
+    Wait { ms: u64 },
+}
+
+/// Four sequences that share their first two blocks.
+fn sequence(of: u128, len: usize) -> Vec<BlockName> {
+    (0..len as u128).map(|at| BlockName(if at < 2 { at } else { 100 * (of + 1) + at })).collect()
+}
+
+fn any_names() -> impl Strategy<Value = Vec<BlockName>> {
+    (0..4_u128, 0..9_usize).prop_map(|(of, len)| sequence(of, len))
+}
+
+fn any_name() -> impl Strategy<Value = BlockName> {
+    (0..4_u128, 0..8_usize).prop_map(|(of, at)| sequence(of, at + 1)[at])
+}
+
+fn any_error() -> impl Strategy<Value = Option<TierError>> {
+    let errors = [TierError::Missing, TierError::Corrupt, TierError::Busy, TierError::Full];
+    prop_oneof![
+        6 => Just(None),
+        2 => proptest::sample::select(errors.to_vec()).prop_map(Some),
+        1 => Just(Some(TierError::Failed)),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let owner = 0..3_usize;
+    let pick = any::<usize>();
+    prop_oneof![
+        3 => (owner.clone(), 1..4_usize).prop_map(|(owner, wanted)| Step::Grant { owner, wanted }),
+        6 => (owner.clone(), pick, any_name())
+            .prop_map(|(owner, pick, name)| Step::Fill { owner, pick, name }),
+        6 => (owner.clone(), 0..4_u64, any_names(), prop::sample::select(vec![0, 1, 100]))
+            .prop_map(|(owner, request, names, prefill_ms)| {
+                Step::Ask { owner, request, names, prefill_ms }
+            }),
+        4 => (owner.clone(), 0..4_u64).prop_map(|(owner, request)| Step::End { owner, request }),
+        1 => any_names().prop_map(|names| Step::Prefetch { names }),
+        1 => any_names().prop_map(|names| Step::Touch { names }),
+        6 => (pick, any_error()).prop_map(|(pick, error)| Step::EndRead { pick, error }),
+        5 => (pick, any_error()).prop_map(|(pick, error)| Step::EndWrite { pick, error }),
+        2 => (0..2_u8, any_names()).prop_map(|(tier, names)| Step::Found { tier, names }),
+        1 => (0..2_u8, vec(any_name(), 1..3)).prop_map(|(tier, names)| Step::Gone { tier, names }),
+        1 => (0..3_u8, 0..SLOTS + 2, any_name())
+            .prop_map(|(tier, slot, name)| Step::Odd { tier, slot, name }),
+        1 => (owner, any::<bool>()).prop_map(|(owner, is_dead)| Step::Disconnect { owner, is_dead }),
+        1 => pick.prop_map(|pick| Step::Bury { pick }),
+        1 => Just(Step::Clear),
+        2 => prop::sample::select(vec![1, 50, 2_000, 40_000]).prop_map(|ms| Step::Wait { ms }),
+    ]
+}
+
+/// A request as its owner sees it.
+#[derive(Default)]
+struct Seen {
+    names: Vec<BlockName>,
+    /// Slots told to be ready, now and by earlier answers.
+    ready: Vec<SlotId>,
+    earlier: Vec<SlotId>,
+    pending: usize,
+    /// The block that did not come.
+    missed: Option<BlockName>,
+    told_at: Now,
+}
+
+struct World {
+    store: BlockStore,
+    now: Now,
+    owners: Vec<OwnerId>,
+    lost: Vec<OwnerId>,
+    /// The block whose bytes are in a slot.
+    bytes: BTreeMap<SlotId, BlockName>,
+    granted: BTreeMap<SlotId, OwnerId>,
+    requests: BTreeMap<(OwnerId, u64), Seen>,
+    reads: Vec<(TierId, BlockName, SlotId)>,
+    writes: Vec<(TierId, BlockName, SlotId)>,
+    /// Blocks on each medium, by the events.
+    events: BTreeSet<(Medium, BlockName)>,
+}
+
+fn block(name: BlockName) -> Block {
+    Block { name, hash: None, parent: None, depth: (name.0 % 100) as u32 }
+}
+
+impl World {
+    fn new(admission: TierAdmission) -> Self {
+        let tiers = MEDIA.map(|medium| TierSettings {
+            admission,
+            write_bytes_per_s: Some(400_000),
+            ..TierSettings::new(medium)
+        });
+        let mut store = BlockStore::new(StoreSettings::new(SLOTS, 4096, tiers.to_vec()));
+        Self {
+            owners: (0..3).map(|_| store.connect()).collect(),
+            store,
+            now: Now::ZERO,
+            lost: Vec::new(),
+            bytes: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            events: BTreeSet::new(),
+        }
+    }
+
+    /// Somebody is about to write into a slot: nobody else may write or read it.
+    fn begins_to_write(&mut self, slot: SlotId) {
+        assert!(slot.0 < SLOTS);
+        assert!(!self.granted.contains_key(&slot), "granted to another");
+        assert!(!self.reads.iter().any(|read| read.2 == slot), "read into by a tier");
+        assert!(!self.writes.iter().any(|write| write.2 == slot), "written down by a tier");
+        for (key, seen) in &self.requests {
+            assert!(!seen.ready.contains(&slot), "pinned by {key:?}");
+            assert!(!seen.earlier.contains(&slot), "pinned by {key:?}");
+        }
+        self.bytes.remove(&slot);
+    }
+
+    fn check_bytes(&self, names: &[BlockName], slots: &[SlotId]) {
+        for (name, slot) in names.iter().zip(slots) {
+            assert_eq!(self.bytes.get(slot), Some(name), "wrong bytes in {slot:?}");
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Grant { owner, wanted } => {
+                let owner = self.owners[owner];
+                let slots = self.store.grant(owner, wanted, self.now);
+                self.act();
+                for slot in slots {
+                    self.begins_to_write(slot);
+                    self.granted.insert(slot, owner);
+                }
+            }
+            Step::Fill { owner, pick, name } => self.fill(self.owners[owner], pick, name),
+            Step::Ask { owner, request, names, prefill_ms } => {
+                self.ask((self.owners[owner], request), names, prefill_ms);
+            }
+            Step::End { owner, request } => {
+                let owner = self.owners[owner];
+                self.requests.remove(&(owner, request));
+                self.store.end(owner, RequestId(request), self.now);
+            }
+            Step::Prefetch { names } => self.store.prefetch(&names, self.now),
+            Step::Touch { names } => self.store.touch(&names, self.now),
+            Step::EndRead { pick, error } => self.end_read(pick, error),
+            Step::EndWrite { pick, error } => self.end_write(pick, error),
+            Step::Found { tier, names } => {
+                let blocks = names.into_iter().map(block).collect();
+                self.store.report(TierId(tier), TierReport::Found(blocks), self.now);
+            }
+            Step::Gone { tier, names } => {
+                self.store.report(TierId(tier), TierReport::Gone(names), self.now);
+            }
+            Step::Odd { tier, slot, name } => self.odd(TierId(tier), SlotId(slot), name),
+            Step::Disconnect { owner, is_dead } => {
+                let gone = std::mem::replace(&mut self.owners[owner], self.store.connect());
+                self.store.disconnect(gone, is_dead);
+                self.lost.push(gone);
+                if is_dead {
+                    self.bury(gone);
+                }
+            }
+            Step::Bury { pick } => {
+                if !self.lost.is_empty() {
+                    let gone = self.lost[pick % self.lost.len()];
+                    self.store.buried(gone);
+                    self.bury(gone);
+                }
+            }
+            Step::Clear => self.store.clear(),
+            Step::Wait { ms } => {
+                self.now += Duration::from_millis(ms);
+                self.store.expire(self.now);
+            }
+        }
+        self.act();
+    }
+
+    fn bury(&mut self, owner: OwnerId) {
+        self.lost.retain(|lost| *lost != owner);
+        self.granted.retain(|_, of| *of != owner);
+        self.requests.retain(|key, _| key.0 != owner);
+    }
+
+    fn fill(&mut self, owner: OwnerId, pick: usize, name: BlockName) {
+        let own: Vec<_> = self.granted.iter().filter(|(_, of)| **of == owner).collect();
+        let slot = if own.is_empty() { SlotId(0) } else { *own[pick % own.len()].0 };
+        let is_granted = !own.is_empty();
+        if is_granted {
+            self.bytes.insert(slot, name);
+        }
+        let filled = self.store.filled(owner, slot, block(name), Checksum(0), self.now);
+        match filled {
+            Filled::Registered => assert_eq!(self.granted.remove(&slot), Some(owner)),
+            Filled::Duplicate => assert!(is_granted),
+            Filled::NotGranted => assert!(!is_granted),
+        }
+    }
+
+    fn ask(&mut self, key: (OwnerId, u64), names: Vec<BlockName>, prefill_ms: u64) {
+        // Waits that are over end first, so that the actions of the question are its own.
+        self.store.expire(self.now);
+        self.act();
+        let prefill = Duration::from_millis(prefill_ms);
+        let found = self.store.ask(key.0, RequestId(key.1), &names, prefill, self.now);
+        let mut seen = self.requests.remove(&key).unwrap_or_default();
+        seen.earlier.append(&mut seen.ready);
+        let all = found.ready.len() + found.pending;
+        assert!(all <= names.len());
+        if let Some(missed) = names.iter().position(|name| Some(*name) == seen.missed) {
+            assert!(all <= missed, "a failed block is offered again");
+        }
+        self.check_bytes(&names, &found.ready);
+        let Found { ready, pending } = found;
+        let new = Seen { names, ready, pending, told_at: self.now, ..seen };
+        self.requests.insert(key, new);
+    }
+
+    fn end_read(&mut self, pick: usize, error: Option<TierError>) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let (tier, name, slot) = self.reads.swap_remove(pick % self.reads.len());
+        let result = error.map_or(Ok(Checksum(0)), Err);
+        if error.is_none() {
+            self.bytes.insert(slot, name);
+        }
+        self.store.report(tier, TierReport::Read { name, slot, result }, self.now);
+    }
+
+    fn end_write(&mut self, pick: usize, error: Option<TierError>) {
+        if self.writes.is_empty() {
+            return;
+        }
+        let (tier, name, slot) = self.writes.swap_remove(pick % self.writes.len());
+        assert_eq!(self.bytes.get(&slot), Some(&name), "changed while it was written");
+        let result = error.map_or(Ok(()), Err);
+        self.store.report(tier, TierReport::Written { name, slot, result }, self.now);
+    }
+
+    /// Reports of work that was never given.
+    fn odd(&mut self, tier: TierId, slot: SlotId, name: BlockName) {
+        if !self.reads.contains(&(tier, name, slot)) {
+            let result = Ok(Checksum(0));
+            self.store.report(tier, TierReport::Read { name, slot, result }, self.now);
+        }
+        self.act();
+        if !self.writes.contains(&(tier, name, slot)) {
+            self.store.report(tier, TierReport::Written { name, slot, result: Ok(()) }, self.now);
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.store.next_action() {
+            match action {
+                Action::Read { tier, read } => {
+                    self.begins_to_write(read.slot);
+                    self.reads.push((tier, read.name, read.slot));
+                }
+                Action::Write { tier, write } => {
+                    self.check_bytes(&[write.block.name], &[write.slot]);
+                    self.writes.push((tier, write.block.name, write.slot));
+                }
+                Action::Ready { owner, request, slots, pending } => {
+                    self.ready((owner, request.0), slots, pending);
+                }
+                Action::Stored { block, medium } => {
+                    assert!(self.events.insert((medium, block.name)), "stored twice");
+                }
+                Action::Removed { block, medium } => {
+                    assert!(self.events.remove(&(medium, block.name)), "removed twice");
+                }
+                Action::Cleared => self.events.clear(),
+            }
+        }
+    }
+
+    fn ready(&mut self, key: (OwnerId, u64), slots: Vec<SlotId>, pending: usize) {
+        assert!(!self.lost.contains(&key.0), "told to a lost owner");
+        let mut seen = self.requests.remove(&key).expect("told to a request that is there");
+        assert!(seen.pending > 0, "told although nothing is awaited");
+        assert!(slots.len() + pending <= seen.pending);
+        assert!(!slots.is_empty() || pending == 0, "told nothing new");
+        let is_cut = slots.len() + pending < seen.pending;
+        self.check_bytes(&seen.names[seen.ready.len()..], &slots);
+        seen.ready.extend(slots);
+        seen.pending = pending;
+        if is_cut {
+            assert_eq!(pending, 0);
+            seen.missed = seen.names.get(seen.ready.len()).copied();
+        }
+        self.requests.insert(key, seen);
+    }
+
+    /// Whatever was told stays true, and no wait is too long.
+    fn check(&self) {
+        for (key, seen) in &self.requests {
+            self.check_bytes(&seen.names, &seen.ready);
+            let waits = seen.pending > 0 && !self.lost.contains(&key.0);
+            assert!(!waits || self.now < seen.told_at + Duration::from_secs(2), "waits on");
+        }
+    }
+
+    /// Ends all that goes on: what is visible is what the events say, and all slots are there.
+    fn finish(mut self) {
+        self.run(Step::Wait { ms: 40_000 });
+        self.check();
+        while !self.reads.is_empty() {
+            self.run(Step::EndRead { pick: 0, error: None });
+        }
+        for of in 0..4 {
+            for name in sequence(of, 8) {
+                let is_there = self.events.contains(&(Medium::Host, name));
+                let is_below = MEDIA.iter().any(|medium| self.events.contains(&(*medium, name)));
+                let mut owner = self.store.connect();
+                std::mem::swap(&mut owner, &mut self.owners[0]);
+                self.ask((self.owners[0], 9), vec![name], 0);
+                let seen = &self.requests[&(self.owners[0], 9)];
+                assert_eq!(seen.ready.len() == 1, is_there, "{name:?}");
+                assert!(is_there || is_below || seen.pending == 0, "{name:?}");
+                let asker = std::mem::replace(&mut self.owners[0], owner);
+                self.store.disconnect(asker, true);
+                self.act();
+                self.bury(asker);
+            }
+        }
+        for owner in self.owners.clone() {
+            self.store.disconnect(owner, true);
+            self.bury(owner);
+        }
+        for owner in std::mem::take(&mut self.lost) {
+            self.store.buried(owner);
+            self.bury(owner);
+        }
+        self.act();
+        while !self.reads.is_empty() || !self.writes.is_empty() {
+            self.run(Step::EndRead { pick: 0, error: Some(TierError::Failed) });
+            self.run(Step::EndWrite { pick: 0, error: None });
+        }
+        self.store.clear();
+        self.act();
+        let stats = self.store.stats();
+        assert_eq!((stats.free_slots, stats.granted_slots), (SLOTS as usize, 0));
+        assert!(stats.tiers.iter().all(|tier| tier.reads_in_flight + tier.writes_in_flight == 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rules_hold_whatever_happens(
+        steps in vec(any_step(), 0..150),
+        writes_through in any::<bool>(),
+    ) {
+        let admission = if writes_through { TierAdmission::Through } else { TierAdmission::SecondTouch };
+        let mut world = World::new(admission);
+        for step in steps {
+            world.run(step);
+            world.check();
+        }
+        world.finish();
+    }
+}
