@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::extent::ExtentId;
-use super::settings::{ObjectSettings, ObjectUrl, OpenError};
+use super::settings::{ObjectOpenError, ObjectSettings, ObjectUrl};
 
 /// Time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,10 +21,10 @@ const RETRIES: usize = 2;
 /// # Errors
 ///
 /// The directory cannot be made, or the client refuses the settings. The bucket is not asked.
-pub(crate) fn open(settings: &ObjectSettings) -> Result<Arc<dyn ObjectStore>, OpenError> {
+pub(crate) fn open(settings: &ObjectSettings) -> Result<Arc<dyn ObjectStore>, ObjectOpenError> {
     match &settings.url {
         ObjectUrl::Directory(path) => {
-            let refuse = |source| OpenError::Directory { path: path.clone(), source };
+            let refuse = |source| ObjectOpenError::Directory { path: path.clone(), source };
             // The directory only, not its parents: a share that is not mounted is an error.
             match std::fs::create_dir(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -37,7 +37,7 @@ pub(crate) fn open(settings: &ObjectSettings) -> Result<Arc<dyn ObjectStore>, Op
     }
 }
 
-fn s3(settings: &ObjectSettings, bucket: &str) -> Result<Arc<dyn ObjectStore>, OpenError> {
+fn s3(settings: &ObjectSettings, bucket: &str) -> Result<Arc<dyn ObjectStore>, ObjectOpenError> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoint = settings.endpoint.clone().or_else(|| {

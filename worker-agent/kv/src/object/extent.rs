@@ -34,7 +34,7 @@ const ENTRY_BYTES: usize = RECORD_BYTES + 24;
 
 /// Identity of an extent: a hash of its form and its blocks' names in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ExtentId(pub(crate) [u8; 32]);
+pub struct ExtentId(pub [u8; 32]);
 
 impl ExtentId {
     /// The identity of an extent with these blocks.
@@ -91,22 +91,25 @@ impl ExtentLayout {
 
 /// A block of an extent with the checksum of its KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExtentEntry {
-    pub(crate) block: Block,
-    pub(crate) checksum: Checksum,
+pub struct ExtentEntry {
+    /// The block.
+    pub block: Block,
+    /// The checksum of its KV.
+    pub checksum: Checksum,
 }
 
 /// What a header tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExtentHeader {
+pub struct ExtentHeader {
     /// When the extent was written, in ms since the Unix epoch by the writer's clock.
-    pub(crate) written_unix_ms: u64,
-    pub(crate) entries: Vec<ExtentEntry>,
+    pub written_unix_ms: u64,
+    /// The blocks, in the extent's order.
+    pub entries: Vec<ExtentEntry>,
 }
 
 impl ExtentHeader {
     /// The header in bytes.
-    pub(crate) fn encode(&self, form: &BlockForm, seal: &Seal) -> Vec<u8> {
+    pub fn encode(&self, form: &BlockForm, seal: &Seal) -> Vec<u8> {
         let layout = ExtentLayout::new(self.entries.len(), form.block_bytes);
         let mut out = Vec::with_capacity(layout.header_bytes());
         out.put_slice(MAGIC);
@@ -126,7 +129,7 @@ impl ExtentHeader {
     }
 
     /// The header that these bytes are; none if they are no header of this form and fleet.
-    pub(crate) fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
+    pub fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
         let mut rest = seal.open(bytes)?;
         let magic = rest.try_get_u64_le().ok()?.to_le_bytes();
         let version = rest.try_get_u32_le().ok()?;

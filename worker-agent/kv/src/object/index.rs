@@ -22,24 +22,27 @@ const VERSION: u32 = 1;
 
 /// An extent, as an index tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IndexedExtent {
-    pub(crate) id: ExtentId,
+pub struct IndexedExtent {
+    /// Its identity.
+    pub id: ExtentId,
     /// When it was written, in ms since the Unix epoch by the writer's clock.
-    pub(crate) written_unix_ms: u64,
-    pub(crate) blocks: Vec<Block>,
+    pub written_unix_ms: u64,
+    /// Its blocks, in its order.
+    pub blocks: Vec<Block>,
 }
 
 /// What an index object tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IndexObject {
+pub struct IndexObject {
     /// Extents that were written until then are to be forgotten, in ms since the Unix epoch.
-    pub(crate) cleared_unix_ms: u64,
-    pub(crate) extents: Vec<IndexedExtent>,
+    pub cleared_unix_ms: u64,
+    /// Extents that the writer has written.
+    pub extents: Vec<IndexedExtent>,
 }
 
 impl IndexObject {
     /// The index in bytes.
-    pub(crate) fn encode(&self, form: &BlockForm, seal: &Seal) -> Vec<u8> {
+    pub fn encode(&self, form: &BlockForm, seal: &Seal) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_slice(MAGIC);
         out.put_u32_le(VERSION);
@@ -60,7 +63,7 @@ impl IndexObject {
     }
 
     /// The index that these bytes are; none if they are no index of this form and fleet.
-    pub(crate) fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
+    pub fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
         let mut rest = seal.open(bytes)?;
         let magic = rest.try_get_u64_le().ok()?.to_le_bytes();
         let version = rest.try_get_u32_le().ok()?;

@@ -74,8 +74,15 @@ use shared::{Edges, Shared, unix_ms};
 
 pub use counts::ObjectCounts;
 pub use settings::{
-    ObjectCredentials, ObjectLimits, ObjectSettings, ObjectTimes, ObjectUrl, OpenError,
+    ObjectCredentials, ObjectLimits, ObjectOpenError, ObjectSettings, ObjectTimes, ObjectUrl,
 };
+
+/// What lies in the bucket, in bytes.
+pub mod format {
+    pub use super::extent::{ExtentEntry, ExtentHeader, ExtentId};
+    pub use super::index::{IndexObject, IndexedExtent};
+    pub use super::seal::Seal;
+}
 
 /// Largest extent that the settings allow.
 const EXTENT_BYTES_MAX: usize = 1 << 30;
@@ -99,10 +106,10 @@ impl ObjectTier {
         form: BlockForm,
         arena: Arc<Arena>,
         report: Arc<dyn Fn(TierReport) + Send + Sync>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, ObjectOpenError> {
         let (extent_bytes, block_bytes) = (settings.extent_bytes, form.block_bytes);
         if !(block_bytes.max(1)..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
-            return Err(OpenError::Extent { extent_bytes, block_bytes });
+            return Err(ObjectOpenError::Extent { extent_bytes, block_bytes });
         }
         let store = bucket::open(&settings)?;
         Ok(Self::start(settings, form, Edges { store, arena, report }))

@@ -15,14 +15,14 @@ const BLOCK_WORD: &[u8; 8] = b"STKVBLK1";
 
 /// Makes and verifies tags. Without a secret everybody knows the key: tags of headers and indexes
 /// then tell damage only, and blocks have none, as their checksums tell damage already.
-pub(crate) struct Seal {
+pub struct Seal {
     key: [u8; TAG_BYTES],
     is_secret: bool,
 }
 
 impl Seal {
     /// The seal of a fleet for KV of one form.
-    pub(crate) fn new(secret: Option<[u8; 32]>, fingerprint: &[u8; 32]) -> Self {
+    pub fn new(secret: Option<[u8; 32]>, fingerprint: &[u8; 32]) -> Self {
         let mut material = [0; 64];
         material[..32].copy_from_slice(&secret.unwrap_or_default());
         material[32..].copy_from_slice(fingerprint);
@@ -30,7 +30,7 @@ impl Seal {
     }
 
     /// Appends the tag over all that `bytes` has so far.
-    pub(crate) fn close(&self, bytes: &mut Vec<u8>) {
+    pub fn close(&self, bytes: &mut Vec<u8>) {
         let tag = blake3::keyed_hash(&self.key, bytes);
         bytes.extend_from_slice(tag.as_bytes());
     }

@@ -21,10 +21,10 @@ pub enum ObjectUrl {
 }
 
 impl FromStr for ObjectUrl {
-    type Err = OpenError;
+    type Err = ObjectOpenError;
 
-    fn from_str(text: &str) -> Result<Self, OpenError> {
-        let refuse = || OpenError::Url { url: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, ObjectOpenError> {
+        let refuse = || ObjectOpenError::Url { url: text.to_owned() };
         let (scheme, rest) = text.split_once("://").ok_or_else(refuse)?;
         match scheme {
             "s3" => {
@@ -155,7 +155,7 @@ impl Default for ObjectTimes {
 
 /// Why the object tier did not open.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum ObjectOpenError {
     /// The URL is none of those that there are.
     #[error("{url:?} is neither s3://bucket/prefix nor file:///directory")]
     Url {

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, FORM, block, settings};
 use crate::arena::Arena;
-use crate::object::{ObjectSettings, ObjectTier, OpenError};
+use crate::object::{ObjectOpenError, ObjectSettings, ObjectTier};
 use crate::tier::TierError;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -255,7 +255,7 @@ async fn a_share_that_is_not_mounted_is_an_error() {
         |settings| ObjectTier::open(settings, FORM, Arc::clone(&arena), Arc::new(drop)).err();
     let directory = TempDir::new().unwrap();
     let away = settings(&format!("file://{}/away/kv", directory.path().display()));
-    assert!(matches!(open(away), Some(OpenError::Directory { .. })));
+    assert!(matches!(open(away), Some(ObjectOpenError::Directory { .. })));
     let small = ObjectSettings { extent_bytes: 5_000, ..in_directory(&directory) };
-    assert!(matches!(open(small), Some(OpenError::Extent { .. })));
+    assert!(matches!(open(small), Some(ObjectOpenError::Extent { .. })));
 }

@@ -1,0 +1,33 @@
+//! Index objects and headers of extents: what is read survives the wire, and is of no other form.
+//!
+//! An input is a byte that says which of the two the rest is. The tag at its end is the genuine one,
+//! which no fuzzer finds.
+
+use stator_kv::BlockForm;
+use stator_kv::object::format::{ExtentHeader, IndexObject, Seal};
+
+const FORM: BlockForm = BlockForm { fingerprint: [3; 32], block_bytes: 100 };
+
+/// Runs the target.
+pub(crate) fn run(input: &[u8]) {
+    let Some((kind, content)) = input.split_first() else { return };
+    let seal = Seal::new(None, &FORM.fingerprint);
+    let mut sealed = content.to_vec();
+    seal.close(&mut sealed);
+    let other = BlockForm { fingerprint: [4; 32], ..FORM };
+    if kind % 2 == 0 {
+        assert_eq!(IndexObject::decode(content, &FORM, &seal), None, "nobody sealed this");
+        assert_eq!(IndexObject::decode(&sealed, &other, &seal), None);
+        if let Some(index) = IndexObject::decode(&sealed, &FORM, &seal) {
+            let bytes = index.encode(&FORM, &seal);
+            assert_eq!(IndexObject::decode(&bytes, &FORM, &seal), Some(index));
+        }
+    } else {
+        assert_eq!(ExtentHeader::decode(content, &FORM, &seal), None, "nobody sealed this");
+        assert_eq!(ExtentHeader::decode(&sealed, &other, &seal), None);
+        if let Some(header) = ExtentHeader::decode(&sealed, &FORM, &seal) {
+            let bytes = header.encode(&FORM, &seal);
+            assert_eq!(ExtentHeader::decode(&bytes, &FORM, &seal), Some(header));
+        }
+    }
+}
