@@ -11,7 +11,7 @@ use stator_runtime::config::ConfigError;
 use stator_worker_agent::{EngineArgs, EngineSettings, KvTierArgs, KvTierSettings};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -52,7 +52,7 @@ pub(crate) async fn run(
     let home =
         tempfile::Builder::new().prefix("stator-").tempdir().context("no directory for sockets")?;
     let discovery_dir = home.path().join("agents");
-    write_secret(&home.path().join(SECRET)).context("cannot write the fleet's secret")?;
+    let secret = secret_file(home.path(), tiers.as_ref())?;
     let proxy = ProxySettings::new(
         args.http,
         args.router,
@@ -73,7 +73,8 @@ pub(crate) async fn run(
     let mut agents = JoinSet::new();
     let shares = shares(engine.workers, AGENTS);
     for (number, workers) in shares.into_iter().enumerate() {
-        let mut line = agent_line(matches, home.path(), &discovery_dir, number, workers);
+        let places = AgentPlaces { home: home.path(), discovery: &discovery_dir, secret: &secret };
+        let mut line = agent_line(matches, places, number, workers);
         let share = f64::from(workers) / f64::from(engine.workers);
         line.extend(tiers.iter().flat_map(|tiers| tier_flags(tiers, number, share)));
         let record = discovery_dir.join(format!("{}.json", agent_id(number)));
@@ -109,6 +110,23 @@ fn own_engines(
     }
 }
 
+/// The file with the agents' secret. Names of blocks depend on it, so it stays with the blocks where
+/// these stay on a disk or in an object store.
+fn secret_file(home: &Path, tiers: Option<&KvTierSettings>) -> anyhow::Result<PathBuf> {
+    let cannot = "cannot write the fleet's secret";
+    let Some(disk) = tiers.and_then(|tiers| tiers.disk.as_ref()) else {
+        let file = home.join(SECRET);
+        return write_secret(&file).context(cannot).map(|()| file);
+    };
+    std::fs::create_dir_all(&disk.dir)
+        .with_context(|| format!("kv-disk-dir: cannot make {:?}", disk.dir))?;
+    let file = disk.dir.join(SECRET);
+    match write_secret(&file) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(file),
+        written => written.context(cannot).map(|()| file),
+    }
+}
+
 /// Makes a secret and writes it to a file that this user alone can read.
 fn write_secret(file: &Path) -> std::io::Result<()> {
     let secret: [u8; 32] = rand::random();
@@ -126,14 +144,22 @@ fn shares(workers: u32, agents: u32) -> Vec<u32> {
     (0..agents).map(|agent| workers / agents + u32::from(agent < workers % agents)).collect()
 }
 
+/// AgentPlaces that agents share.
+#[derive(Clone, Copy)]
+struct AgentPlaces<'p> {
+    home: &'p Path,
+    discovery: &'p Path,
+    secret: &'p Path,
+}
+
 /// The command line of an agent: the engine's flags as they are in force here, and its own places.
 fn agent_line(
     matches: &ArgMatches,
-    home: &Path,
-    discovery_dir: &Path,
+    places: AgentPlaces<'_>,
     number: usize,
     workers: u32,
 ) -> Vec<OsString> {
+    let AgentPlaces { home, discovery, secret } = places;
     let mut line: Vec<OsString> = vec!["agent".into(), "--exit-with-parent".into()];
     let flags = EngineArgs::augment_args(clap::Command::new("engine"));
     for flag in flags.get_arguments().filter(|flag| flag.get_id() != "workers") {
@@ -157,8 +183,8 @@ fn agent_line(
         ("listen", format!("unix://{}", at("requests"))),
         ("events-listen", "off".into()),
         ("metrics-port", "0".into()),
-        ("discovery-dir", discovery_dir.display().to_string()),
-        ("fleet-secret-file", home.join(SECRET).display().to_string()),
+        ("discovery-dir", discovery.display().to_string()),
+        ("fleet-secret-file", secret.display().to_string()),
     ];
     for (flag, value) in own {
         line.push(format!("--{flag}={value}").into());
@@ -269,6 +295,19 @@ mod tests {
         let (first, second) = (secret("a"), secret("b"));
         assert!(first.len() == 64 && first != second);
         assert!(write_secret(&home.path().join("a")).is_err(), "no file is written over");
+    }
+
+    #[test]
+    fn the_secret_stays_with_blocks_on_a_disk() {
+        let (home, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = disk.path().join("kv");
+        let settings = KvDiskSettings { dir: dir.clone(), bytes: 1 };
+        let tiers = KvTierSettings { host_bytes: 1, disk: Some(settings), object: None };
+        let secret = |tiers| std::fs::read(secret_file(home.path(), tiers).unwrap()).unwrap();
+        let first = secret(Some(&tiers));
+        assert_eq!(first, secret(Some(&tiers)));
+        assert_eq!(secret_file(home.path(), Some(&tiers)).unwrap(), dir.join(SECRET));
+        assert_ne!(first, secret(None));
     }
 
     #[test]

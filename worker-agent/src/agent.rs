@@ -9,6 +9,7 @@ use crate::availability::Availability;
 use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
+use crate::kv::tiers::TierOrder;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
@@ -20,6 +21,7 @@ use anyhow::Context;
 use engines::RunningEngines;
 use planes::Planes;
 use stator_discovery::Registration;
+use stator_kv::metrics::KvMetrics;
 use stator_protos::Generation;
 use stator_protos::discovery::{AgentRecord, Role};
 use stator_protos::worker::ModelFile;
@@ -65,8 +67,11 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
     let served: ServedModel = match &settings.engine {
         Runs::Own(engine) => {
             let engine = engine.clone();
-            let loading = tokio::task::spawn_blocking(move || crate::model_loader::load(&engine));
-            loading.await.context("loading the model failed")??.into()
+            let tiers = tier_order(&settings, &admin.metrics);
+            let load = move || crate::model_loader::load(&engine, tiers);
+            let loading = tokio::task::spawn_blocking(load);
+            let (loaded, tiers) = loading.await.context("loading the model failed")??;
+            ServedModel::with_tiers(loaded, tiers)
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
@@ -78,6 +83,15 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
     };
     let running = launch(settings, served, admin, shutdown).await?;
     running.task.await.context("the agent's task failed")?
+}
+
+/// The order for the tiers that the settings name, whose metrics are the agent's.
+fn tier_order(settings: &AgentSettings, metrics: &Metrics) -> Option<TierOrder> {
+    let tiers = settings.kv_tiers.clone()?;
+    let counted = KvMetrics::default();
+    metrics.register(|registry| counted.register(registry));
+    let object_key = settings.access.kv.object_key;
+    Some(TierOrder { settings: tiers, metrics: counted, object_key })
 }
 
 /// Starts an agent around existing engines; it runs until `shutdown`.
@@ -92,7 +106,7 @@ pub async fn start(
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
     let admin = AdminServer::serve(&settings, metrics).await?;
-    launch(settings, loaded.into(), admin, shutdown).await
+    launch(settings, ServedModel::with_tiers(loaded, Vec::new()), admin, shutdown).await
 }
 
 /// Binds the planes, starts the workers, registers them and serves.

@@ -1,6 +1,7 @@
 //! Loads the model and builds the engines that the settings name.
 
 use crate::config::{EngineSettings, OwnEngine};
+use crate::kv::tiers::{TierOrder, WorkerTiers};
 use crate::served_model::{LoadedEngine, LoadedModel};
 use anyhow::Context;
 use serde::Deserialize;
@@ -27,20 +28,28 @@ const PROXY_FILES: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// Loads what the agent is to serve. Blocks for as long as reading the weights takes.
+/// Loads what the agent is to serve, and the tiers of its engines, as many as engines or none.
+/// Blocks for as long as reading the weights takes.
 ///
 /// # Errors
 ///
-/// When the model's folder cannot be read or holds something that no engine here runs.
-pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<LoadedModel> {
+/// When the model's folder cannot be read or holds something that no engine here runs, or a tier
+/// cannot be opened.
+pub(crate) fn load(
+    settings: &EngineSettings,
+    tiers: Option<TierOrder>,
+) -> anyhow::Result<(LoadedModel, Vec<WorkerTiers>)> {
     let files = files(settings.model.as_deref())?;
-    let (info, engines) = match settings.kind {
-        OwnEngine::Builtin => builtin(&files, settings)?,
-        OwnEngine::Sim => simulated(&files, settings)?,
+    let (info, engines, tiers) = match settings.kind {
+        OwnEngine::Builtin => builtin(&files, settings, tiers)?,
+        OwnEngine::Sim => {
+            let (info, engines) = simulated(&files, settings)?;
+            (info, engines, Vec::new())
+        }
     };
     let fits = settings.options.total_blocks.saturating_mul(settings.options.block_size);
     let configured = settings.options.context_length.unwrap_or(u32::MAX);
-    Ok(LoadedModel {
+    let loaded = LoadedModel {
         model: ModelRecord {
             name: name(settings),
             context_length: info.context_length.min(configured).min(fits),
@@ -49,7 +58,8 @@ pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<LoadedModel> {
         },
         files: proxy_files(&files),
         engines,
-    })
+    };
+    Ok((loaded, tiers))
 }
 
 /// The files that proxies ask for, by base name.
@@ -97,17 +107,22 @@ fn name(settings: &EngineSettings) -> String {
 fn builtin(
     files: &ModelFiles,
     settings: &EngineSettings,
-) -> anyhow::Result<(ModelInfo, Vec<LoadedEngine>)> {
+    tiers: Option<TierOrder>,
+) -> anyhow::Result<(ModelInfo, Vec<LoadedEngine>, Vec<WorkerTiers>)> {
     let model = Arc::new(cpu::Model::load(files).context("model")?);
-    let engines = (0..settings.workers).map(|_| {
-        Ok(LoadedEngine {
-            engine: Box::new(cpu::engine(model.clone(), settings.options.clone())?),
-            total_blocks: settings.options.total_blocks,
-            computes: true,
-        })
-    });
-    let engines = engines.collect::<anyhow::Result<_>>()?;
-    Ok((model.info().clone(), engines))
+    let options = &settings.options;
+    let engines = (0..settings.workers).map(|_| Ok(cpu::engine(model.clone(), options.clone())?));
+    let engines = engines.collect::<anyhow::Result<Vec<_>>>()?;
+    let (engines, tiers) = match tiers {
+        Some(order) => order.connect(engines, options)?,
+        None => (engines, Vec::new()),
+    };
+    let loaded = |engine| LoadedEngine {
+        engine: Box::new(engine),
+        total_blocks: options.total_blocks,
+        computes: true,
+    };
+    Ok((model.info().clone(), engines.into_iter().map(loaded).collect(), tiers))
 }
 
 fn simulated(
@@ -178,7 +193,7 @@ mod tests {
     fn check(args: &[&str]) -> anyhow::Result<LoadedModel> {
         let command = EngineArgs::augment_args(Command::new("agent").no_binary_name(true));
         let args = EngineArgs::from_arg_matches(&command.try_get_matches_from(args)?)?;
-        load(&EngineSettings::try_from(args)?)
+        Ok(load(&EngineSettings::try_from(args)?, None)?.0)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::config::KvTrust;
 use crate::kv::offer::KvOffer;
+use crate::kv::tiers::WorkerTiers;
 use crate::stock;
 use stator_engine::Engine;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
@@ -51,10 +52,18 @@ pub(crate) struct WorkerSlot {
     pub(crate) total_blocks: u32,
 }
 
+/// A worker in the agent's own process.
+pub(crate) struct OwnWorker {
+    /// Its engine.
+    pub(crate) loaded: LoadedEngine,
+    /// Tiers that keep the engine's blocks, too.
+    pub(crate) tiers: Option<WorkerTiers>,
+}
+
 /// Engines of an agent.
 pub(crate) enum ModelEngines {
     /// In its own process, one per worker.
-    Own(Vec<LoadedEngine>),
+    Own(Vec<OwnWorker>),
     /// A process of its own, whose ranks are the workers.
     Stock(Box<stock::StockEngine>),
 }
@@ -63,22 +72,23 @@ impl ServedModel {
     /// Says what engines that decode must know of engines of our own that prefill, whose agent is
     /// at `endpoint`. All are alike. Nothing is offered that nobody would believe.
     pub(crate) fn offer_kv(&mut self, trust: &KvTrust, endpoint: &str) {
-        let ModelEngines::Own(engines) = &mut self.engines else { return };
+        let ModelEngines::Own(workers) = &mut self.engines else { return };
         if !trust.covers(endpoint) {
             let advice =
                 "give all agents one --fleet-secret-file, or their request planes mutual TLS";
             tracing::warn!(endpoint, advice, "KV is not shared with agents on other machines");
             return;
         }
-        if let Some(first) = engines.first_mut() {
-            let offer = KvOffer { kv: first.engine.kv().form().fingerprint };
+        if let Some(first) = workers.first_mut() {
+            let offer = KvOffer { kv: first.loaded.engine.kv().form().fingerprint };
             self.profile.handover = serde_json::to_string(&offer).ok();
         }
     }
 }
 
-impl From<LoadedModel> for ServedModel {
-    fn from(loaded: LoadedModel) -> Self {
+impl ServedModel {
+    /// A model whose engines have these tiers: as many as engines, or none.
+    pub(crate) fn with_tiers(loaded: LoadedModel, tiers: Vec<WorkerTiers>) -> Self {
         let LoadedModel { model, files, engines } = loaded;
         let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
@@ -86,7 +96,10 @@ impl From<LoadedModel> for ServedModel {
             total_blocks: engine.total_blocks,
         };
         let workers = (0..).zip(&engines).map(slot).collect();
+        let tiers = tiers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        let own = engines.into_iter().zip(tiers);
+        let own = own.map(|(loaded, tiers)| OwnWorker { loaded, tiers }).collect();
         let profile = ProfileRecord::default();
-        Self { model, files, workers, profile, engines: ModelEngines::Own(engines) }
+        Self { model, files, workers, profile, engines: ModelEngines::Own(own) }
     }
 }

@@ -6,6 +6,8 @@
 
 mod command;
 pub(crate) mod guarded;
+mod step_clock;
+mod stream;
 
 pub(crate) use command::{
     BlockExport, Command, ExportedPrompt, OperationOrder, PrefillOrder, PrefillResult, PromptTake,
@@ -15,21 +17,24 @@ pub(crate) use command::{
 use crate::events::WorkerFeed;
 use crate::kv::fetch::{FetchResult, Pairing, PromptFetches, PromptOutcome};
 use crate::kv::kept_prompts::{self, KeptPrompts};
+use crate::kv::tiers::WorkerTiers;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::request_plane::in_flight::Ticket;
 use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
-use crate::request_plane::outbox::Outbox;
 use crate::request_plane::{trace, translate};
 use guarded::GuardedEngine;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};
 use stator_engine::{Engine, Request, RequestKey, Rest, Step};
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
 use stator_runtime::trace::Stages;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use step_clock::StepClock;
+use stream::Stream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -37,8 +42,6 @@ use tokio::time::Instant;
 pub(crate) const COMMANDS_MAX: usize = 8192;
 /// Commands taken between two steps at most, so that a flood of them cannot stop the engine.
 const COMMANDS_PER_STEP: usize = 1024;
-/// Longest lag of simulated time; beyond it the driver stops catching up.
-const MAX_LAG: Duration = Duration::from_millis(100);
 
 /// State of a driver that others may read.
 #[derive(Debug, Default)]
@@ -87,6 +90,7 @@ pub(crate) struct Driver {
     on_death: Option<Box<dyn FnOnce() + Send>>,
     kept: KeptPrompts,
     fetches: PromptFetches,
+    tiers: Option<WorkerTiers>,
 }
 
 /// A request that runs.
@@ -102,14 +106,6 @@ struct Live {
     /// Whether the first token came.
     has_begun: bool,
     _ticket: Ticket,
-}
-
-/// A client stream with requests here, and what the present step has for it.
-struct Stream {
-    outbox: Arc<Outbox>,
-    live: usize,
-    outputs: Vec<worker::Output>,
-    ended: Vec<u64>,
 }
 
 impl Driver {
@@ -131,7 +127,13 @@ impl Driver {
             on_death: Some(reporting.on_death),
             kept,
             fetches: PromptFetches::new(pairing),
+            tiers: None,
         }
+    }
+
+    /// The driver of an engine that keeps blocks in these tiers, too.
+    pub(crate) fn with_tiers(self, tiers: Option<WorkerTiers>) -> Self {
+        Self { tiers, ..self }
     }
 
     /// Runs until nobody can send commands any more.
@@ -159,6 +161,7 @@ impl Driver {
                 },
                 () = self.fetches.news() => {}
                 () = self.kept.lease_ends() => {}
+                () = tier_news(self.tiers.as_ref()) => {}
             }
         }
     }
@@ -168,8 +171,7 @@ impl Driver {
             Command::Submit(submission) => self.submit(submission),
             Command::Cancel(keys) => self.cancel(&keys),
             Command::Snapshot(answer) => {
-                let blocks = self.guarded(|engine| engine.blocks()).unwrap_or_default();
-                let blocks = blocks.into_iter().map(|block| (block, Medium::Device)).collect();
+                let blocks = self.blocks();
                 let next_sequence = self.feed.next_sequence();
                 // Who asked may be gone; then nobody needs it.
                 let generation = self.feed.generation();
@@ -188,7 +190,7 @@ impl Driver {
 
     fn operate(&mut self, operation: &Operation) -> Result<(), Fault> {
         let done = match (operation, self.rest) {
-            (Operation::ResetCache, _) => self.guarded(|engine| engine.reset_cache()),
+            (Operation::ResetCache, _) => self.reset_cache(),
             (Operation::Sleep { level: 1 }, _) => self.rest(Rest::Asleep),
             (Operation::Pause, Rest::Asleep) => Some(()),
             (Operation::Pause, _) => self.rest(Rest::Paused),
@@ -202,6 +204,24 @@ impl Driver {
             (other, _) => return Err(Fault::Unsupported(format!("this engine has no {other:?}"))),
         };
         done.ok_or_else(|| Fault::Failed("the engine has failed".into()))
+    }
+
+    /// Forgets all blocks, on the device and in the tiers.
+    fn reset_cache(&mut self) -> Option<()> {
+        self.guarded(|engine| engine.reset_cache())?;
+        if let Some(tiers) = &self.tiers {
+            tiers.clear();
+        }
+        Some(())
+    }
+
+    /// Blocks as the events so far tell: each once, and where it is at the nearest.
+    fn blocks(&mut self) -> Vec<(SequenceHash, Medium)> {
+        if let Some(tiers) = &self.tiers {
+            return tiers.blocks();
+        }
+        let blocks = self.guarded(|engine| engine.blocks()).unwrap_or_default();
+        blocks.into_iter().map(|block| (block, Medium::Device)).collect()
     }
 
     fn rest(&mut self, rest: Rest) -> Option<()> {
@@ -339,11 +359,18 @@ impl Driver {
     fn step(&mut self) -> bool {
         let mut step = std::mem::take(&mut self.step);
         step.clear();
+        let begun = std::time::Instant::now();
         let stepped = self.guarded(|engine| {
             engine.step(&mut step);
             step
         });
         self.step = stepped.unwrap_or_default();
+        if let Some(tiers) = &mut self.tiers {
+            tiers.measured(self.step.prefill_tokens, begun.elapsed());
+            if tiers.has_events() || !self.step.events.is_empty() {
+                tiers.close(&mut self.step.events);
+            }
+        }
         self.step.ran || !self.step.outputs.is_empty() || !self.step.events.is_empty()
     }
 
@@ -444,42 +471,11 @@ impl Driver {
     }
 }
 
-impl Stream {
-    fn new(outbox: Arc<Outbox>) -> Self {
-        Self { outbox, live: 0, outputs: Vec::new(), ended: Vec::new() }
-    }
-
-    fn touch(&mut self, touched: &mut Vec<u64>, id: u64) {
-        if self.outputs.is_empty() && self.ended.is_empty() {
-            touched.push(id);
-        }
-    }
-}
-
-/// Waits out simulated steps so that their sum is right, though each wait is only as exact as the
-/// timer: a step that woke late shortens the next.
-#[derive(Debug, Default)]
-struct StepClock {
-    /// End of the last step as simulated; `None` after idleness.
-    end: Option<Instant>,
-}
-
-impl StepClock {
-    async fn pass(&mut self, duration: Duration) {
-        if duration.is_zero() {
-            // The step took its own time; the task must still let others run.
-            tokio::task::yield_now().await;
-            return;
-        }
-        let now = Instant::now();
-        let begin = self.end.filter(|end| now - *end <= MAX_LAG).unwrap_or(now);
-        let end = begin + duration;
-        self.end = Some(end);
-        if end > now {
-            tokio::time::sleep_until(end).await;
-        } else {
-            tokio::task::yield_now().await;
-        }
+/// Waits for news of an engine's tiers; for ever where it has none.
+async fn tier_news(tiers: Option<&WorkerTiers>) {
+    match tiers {
+        Some(tiers) => tiers.news().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::events::Feeds;
 use crate::kv::fetch::Pairing;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::service::WorkerHandle;
-use crate::served_model::LoadedEngine;
+use crate::served_model::OwnWorker;
 use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
@@ -61,25 +61,26 @@ impl Workers {
     ///
     /// When a thread cannot be started.
     pub(crate) fn start(
-        engines: Vec<LoadedEngine>,
+        own: Vec<OwnWorker>,
         records: &[WorkerRecord],
         reports: &Reports,
         pairing: &Pairing,
     ) -> anyhow::Result<Self> {
         let mut workers = Self::default();
-        for (engine, record) in engines.into_iter().zip(records) {
-            workers.start_one(engine, *record, reports, pairing)?;
+        for (worker, record) in own.into_iter().zip(records) {
+            workers.start_one(worker, *record, reports, pairing)?;
         }
         Ok(workers)
     }
 
     fn start_one(
         &mut self,
-        engine: LoadedEngine,
+        own: OwnWorker,
         record: WorkerRecord,
         reports: &Reports,
         pairing: &Pairing,
     ) -> anyhow::Result<()> {
+        let OwnWorker { loaded: engine, tiers } = own;
         let WorkerRecord { worker, generation, .. } = record;
         let metrics = &reports.metrics;
         let feed = reports.feeds.open(worker, generation);
@@ -99,7 +100,8 @@ impl Workers {
                 }),
             },
             pairing.clone(),
-        );
+        )
+        .with_tiers(tiers);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (ending, ended) = oneshot::channel();
         let run = async move {

@@ -167,8 +167,10 @@ pub struct Step {
     pub events: Vec<KvEvent>,
     /// Duration of a simulated step; zero where the step took its real time.
     pub duration: Duration,
-    /// Whether anything ran.
+    /// Whether anything ran, or is left to do at once.
     pub ran: bool,
+    /// Tokens of prompts that were computed, those of answers that began anew included.
+    pub prefill_tokens: u32,
 }
 
 impl Step {
@@ -178,6 +180,7 @@ impl Step {
         self.events.clear();
         self.duration = Duration::ZERO;
         self.ran = false;
+        self.prefill_tokens = 0;
     }
 }
 

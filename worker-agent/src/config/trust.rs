@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use tonic::transport::Uri;
 
+/// Purpose for which the key of an object store's blocks is derived.
+const OBJECT_CONTEXT: &str = "stator 2026 tags of KV blocks in object stores";
+
 /// Flags of the secret that agents of a fleet share.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Fleet")]
@@ -27,6 +30,9 @@ pub struct KvTrust {
     pub name_key: NameKey,
     /// Key of the seals of blocks on their way.
     pub transfer_key: TransferKey,
+    /// Key of the tags of blocks in an object store, which others may write to; `None` without a
+    /// secret.
+    pub object_key: Option<[u8; 32]>,
     /// Whether KV may come from other machines: a secret or mutual TLS vouches for its sender.
     pub beyond_this_machine: bool,
 }
@@ -46,6 +52,7 @@ impl FleetArgs {
         Ok(KvTrust {
             name_key: NameKey::of_secret(secret),
             transfer_key: TransferKey::of_secret(secret),
+            object_key: Some(blake3::derive_key(OBJECT_CONTEXT, secret)),
             beyond_this_machine: true,
         })
     }

@@ -14,3 +14,4 @@ pub(crate) mod fetch;
 pub(crate) mod kept_prompts;
 pub(crate) mod offer;
 pub(crate) mod server;
+pub(crate) mod tiers;

@@ -6,7 +6,7 @@ use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::RegisteredAgents;
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::metadata::RequestMetadata;
-use crate::request_plane::outbox::Route;
+use crate::request_plane::outbox::{Outbox, Route};
 use stator_engine::Refusal;
 use stator_engine::transfer::{BlockKv, KvForm};
 use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};

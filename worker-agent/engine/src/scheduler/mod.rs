@@ -14,6 +14,7 @@ mod outer;
 #[cfg(test)]
 mod outer_tests;
 mod queue;
+mod search;
 mod sequence;
 mod shared;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use stator_protos::worker::LogitBias;
 
 use self::kept::KeptPrompt;
 use self::outer::{ONBOARD_BYTES, OuterKv};
-use self::queue::{Admission, Queue};
+use self::queue::{Queue, QueueAdmission};
 use self::sequence::Sequence;
 use super::compute::{Compute, Item, ItemResult};
 use super::named::NamedBlocks;
@@ -233,11 +234,11 @@ impl<C: Compute> Scheduler<C> {
             let admitted = self.waiting.pop(most, |sequence| {
                 let settled = |outer: &mut OuterKv| outer.is_settled(sequence, pool, block_size);
                 if !outer.as_mut().is_none_or(settled) {
-                    return Admission::AwaitsKv;
+                    return QueueAdmission::AwaitsKv;
                 }
                 match sequence.admit(pool, block_size, spare) {
-                    true => Admission::Admitted,
-                    false => Admission::NoRoom,
+                    true => QueueAdmission::Admitted,
+                    false => QueueAdmission::NoRoom,
                 }
             });
             let Some(mut sequence) = admitted else { return };
@@ -348,6 +349,8 @@ impl<C: Compute> Engine for Scheduler<C> {
     fn step(&mut self, step: &mut Step) {
         step.ran = self.rest == Rest::Awake && self.plan();
         if step.ran {
+            let chunks = self.running.iter().map(|sequence| sequence.chunk);
+            step.prefill_tokens = chunks.filter(|chunk| *chunk > 1).sum::<usize>() as u32;
             step.duration = self.compute();
             self.apply(&mut step.outputs);
         }

@@ -7,7 +7,7 @@ use crate::RequestKey;
 
 /// Answer of a sequence to whether it can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum QueueAdmission {
     /// The sequence has its blocks.
     Admitted,
     /// There is no room; nobody overtakes it.
@@ -56,16 +56,16 @@ impl Queue {
     pub(super) fn pop(
         &mut self,
         most: usize,
-        mut admit: impl FnMut(&mut Sequence) -> Admission,
+        mut admit: impl FnMut(&mut Sequence) -> QueueAdmission,
     ) -> Option<Sequence> {
         let mut found = None;
         for (place, sequence) in self.sequences.iter_mut().take(most.saturating_add(1)).enumerate()
         {
             let remaining = sequence.remaining();
             match admit(sequence) {
-                Admission::Admitted => found = Some((place, remaining)),
-                Admission::NoRoom => {}
-                Admission::AwaitsKv => continue,
+                QueueAdmission::Admitted => found = Some((place, remaining)),
+                QueueAdmission::NoRoom => {}
+                QueueAdmission::AwaitsKv => continue,
             }
             break;
         }

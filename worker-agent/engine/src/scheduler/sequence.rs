@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kept::KeptPrompt;
-use super::outer::Search;
+use super::search::Search;
 use crate::compute::{Compute, Draw, Item, ItemResult};
 use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};

@@ -1,0 +1,92 @@
+//! KV tiers of the engines in this process: host memory that all of them share, and what lies below.
+//!
+//! An engine's scheduler stores full blocks and looks for what its own memory lacks ([`link`], by the
+//! trait of [`stator_engine::tiers`]). The engine's driver publishes what device and tiers hold
+//! together ([`closed_events`]), from its own steps and from [`news`] of the cache.
+
+mod closed_events;
+mod link;
+mod news;
+mod open;
+mod own;
+mod pace;
+
+pub(crate) use link::EngineTiers;
+pub(crate) use news::TierNews;
+pub(crate) use own::TierOrder;
+
+use closed_events::ClosedEvents;
+use link::Searches;
+use pace::PrefillPace;
+use stator_kv::cache::TieredCache;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks of an idle driver at the searches of its requests.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The driver's side of an engine's tiers.
+pub(crate) struct WorkerTiers {
+    cache: Arc<TieredCache>,
+    news: Arc<TierNews>,
+    pace: Arc<PrefillPace>,
+    searches: Arc<Searches>,
+    events: ClosedEvents,
+}
+
+impl WorkerTiers {
+    /// Both sides of a worker's tiers: the engine's and the driver's. `blocks_max` bounds the blocks
+    /// that are published, of device and tiers together.
+    pub(crate) fn connect(
+        cache: &Arc<TieredCache>,
+        news: Arc<TierNews>,
+        block_size: u32,
+        blocks_max: usize,
+    ) -> (EngineTiers, Self) {
+        let pace = Arc::new(PrefillPace::new(block_size));
+        let engine = EngineTiers::connect(cache, news.clone(), pace.clone());
+        let (searches, cache) = (engine.searches(), cache.clone());
+        let events = ClosedEvents::new(block_size, blocks_max);
+        (engine, Self { cache, news, pace, searches, events })
+    }
+
+    /// Waits until blocks have come or tiers hold others than before.
+    pub(crate) async fn news(&self) {
+        let told = self.news.told();
+        match self.searches.is_empty() {
+            true => told.await,
+            // Only a fault of the cache makes this matter: it tells of every search's end.
+            false => drop(tokio::time::timeout(LOOK, told).await),
+        }
+    }
+
+    /// Whether tiers hold others than was published.
+    pub(crate) fn has_events(&self) -> bool {
+        self.news.has_changes()
+    }
+
+    /// Turns a step's events of the device into those of device and tiers.
+    pub(crate) fn close(&mut self, events: &mut Vec<KvEvent>) {
+        self.events.close(events, self.news.take());
+    }
+
+    /// Blocks that were published, each before those after it, and the nearest medium of each.
+    pub(crate) fn blocks(&self) -> Vec<(SequenceHash, Medium)> {
+        self.events.blocks()
+    }
+
+    /// Takes note of how long a step took that computed this many tokens of prompts.
+    pub(crate) fn measured(&self, prefill_tokens: u32, time: Duration) {
+        self.pace.measured(prefill_tokens, time);
+    }
+
+    /// Forgets all blocks of all tiers, for all workers.
+    pub(crate) fn clear(&self) {
+        self.cache.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

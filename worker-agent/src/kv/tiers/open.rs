@@ -1,0 +1,89 @@
+//! Opens the cache that settings describe.
+
+use crate::config::{KvDiskSettings, KvTierSettings};
+use anyhow::Context;
+use stator_kv::BlockForm;
+use stator_kv::arena::SLOT_ALIGNMENT;
+use stator_kv::cache::{
+    CacheSettings, CacheTier, TierEventListener, TierOpener, TierPlace, TieredCache,
+};
+use stator_kv::disk::{DiskSettings, DiskTier};
+use stator_kv::metrics::KvMetrics;
+use stator_kv::object::{ObjectSettings, ObjectTier};
+use stator_kv::store::TierSettings;
+use stator_kv::tier::Tier;
+use stator_protos::kv_event::Medium;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Blocks of an object store that are published at most; as many as its index has.
+const OBJECT_BLOCKS: usize = 1 << 20;
+
+/// Surroundings of a cache.
+pub(crate) struct CacheRoom {
+    /// Hears which medium holds which blocks.
+    pub(crate) events: TierEventListener,
+    /// Counts what happens.
+    pub(crate) metrics: KvMetrics,
+    /// Key by which an object store's blocks are known to be the fleet's.
+    pub(crate) object_key: Option<[u8; 32]>,
+}
+
+/// Opens the tiers for blocks of a form, on the runtime of the caller. Reads what is on the disk.
+///
+/// # Errors
+///
+/// There is no room for one block, the system has not the memory, or a tier cannot be opened.
+pub(crate) fn open(
+    form: BlockForm,
+    settings: &KvTierSettings,
+    room: CacheRoom,
+) -> anyhow::Result<Arc<TieredCache>> {
+    let slots = slots(form, settings.host_bytes);
+    let block_bytes = form.block_bytes;
+    anyhow::ensure!(
+        slots > 0,
+        "kv-host-gb: {} bytes have no room for a block of {block_bytes} bytes",
+        settings.host_bytes
+    );
+    let mut tiers = Vec::new();
+    if let Some(disk) = &settings.disk {
+        tiers.push(disk_tier(disk));
+    }
+    if let Some(url) = &settings.object {
+        tiers.push(object_tier(url, room.object_key)?);
+    }
+    let CacheRoom { events, metrics, .. } = room;
+    let settings = CacheSettings { tiers, events, metrics, ..CacheSettings::new(slots) };
+    TieredCache::open(form, settings).context("KV tiers")
+}
+
+/// Blocks of this form that tiers hold at most, all together.
+pub(crate) fn blocks_max(form: BlockForm, settings: &KvTierSettings) -> usize {
+    let disk = settings.disk.as_ref().map_or(0, |disk| disk.bytes / form.block_bytes.max(1) as u64);
+    let object = if settings.object.is_some() { OBJECT_BLOCKS } else { 0 };
+    slots(form, settings.host_bytes) as usize + disk as usize + object
+}
+
+/// Slots of host memory.
+fn slots(form: BlockForm, host_bytes: u64) -> u32 {
+    let stride = form.block_bytes.next_multiple_of(SLOT_ALIGNMENT).max(SLOT_ALIGNMENT);
+    u32::try_from(host_bytes / stride as u64).unwrap_or(u32::MAX)
+}
+
+fn disk_tier(disk: &KvDiskSettings) -> CacheTier {
+    let settings = DiskSettings::new(&disk.dir, disk.bytes);
+    let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
+        Ok(Arc::new(DiskTier::open(settings, form, arena, report)?) as Arc<dyn Tier>)
+    });
+    CacheTier { name: "disk", settings: TierSettings::new(Medium::Disk), open }
+}
+
+fn object_tier(url: &str, key: Option<[u8; 32]>) -> anyhow::Result<CacheTier> {
+    let url = url.parse().context("kv-object")?;
+    let settings = ObjectSettings { key, ..ObjectSettings::new(url, Handle::current()) };
+    let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
+        Ok(Arc::new(ObjectTier::open(settings, form, arena, report)?) as Arc<dyn Tier>)
+    });
+    Ok(CacheTier { name: "object", settings: TierSettings::new(Medium::Remote), open })
+}

@@ -1,0 +1,150 @@
+use super::own::TierOrder;
+use super::*;
+use crate::config::{KvDiskSettings, KvTierSettings};
+use stator_engine::cpu::{self, CpuEngine};
+use stator_engine::model_files::ModelFiles;
+use stator_engine::{Engine, EngineOptions, Request, RequestKey, Step};
+use stator_kv::metrics::KvMetrics;
+use stator_protos::worker::Sampling;
+use std::path::Path;
+use tokio::time::timeout;
+
+/// Longest wait of a test for news.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An engine for the model in this repository, with a driver's side that steps it.
+struct TieredWorker {
+    engine: CpuEngine,
+    tiers: Option<WorkerTiers>,
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { total_blocks: 12, ..EngineOptions::default() }
+}
+
+fn engine() -> CpuEngine {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tiny-model");
+    let model = cpu::Model::load(&ModelFiles::open(&folder).unwrap()).unwrap();
+    cpu::engine(Arc::new(model), options()).unwrap()
+}
+
+fn settings(disk: Option<&Path>) -> KvTierSettings {
+    let disk = disk.map(|dir| KvDiskSettings { dir: dir.into(), bytes: 64 << 20 });
+    KvTierSettings { host_bytes: 8 << 20, disk, object: None }
+}
+
+/// Workers that share tiers.
+fn workers(count: usize, settings: KvTierSettings) -> Vec<TieredWorker> {
+    let order = TierOrder { settings, metrics: KvMetrics::default(), object_key: None };
+    let engines = (0..count).map(|_| engine()).collect();
+    let (engines, tiers) = order.connect(engines, &options()).unwrap();
+    let pairs = engines.into_iter().zip(tiers);
+    pairs.map(|(engine, tiers)| TieredWorker { engine, tiers: Some(tiers) }).collect()
+}
+
+impl TieredWorker {
+    /// The greedy answer to a prompt, and how many of its tokens were cached.
+    async fn answer(&mut self, tokens: &[u32]) -> (Vec<u32>, u32) {
+        let sampling = Sampling { max_tokens: 6, ignore_eos: true, ..Sampling::neutral() };
+        let request = Request {
+            key: RequestKey(1),
+            tokens: tokens.to_vec(),
+            resumed: 0,
+            first_choice: 0,
+            choices: 1,
+            sampling: Arc::new(sampling),
+            cache_salt: None,
+            named: None,
+        };
+        self.engine.submit(request).unwrap();
+        let (mut step, mut answer) = (Step::default(), Vec::new());
+        loop {
+            step.clear();
+            self.engine.step(&mut step);
+            for output in &step.outputs {
+                answer.extend(&output.tokens);
+                if let Some(finish) = output.finish {
+                    return (answer, finish.cached_tokens);
+                }
+            }
+            match &mut self.tiers {
+                Some(tiers) => {
+                    tiers.close(&mut step.events);
+                    if !step.ran {
+                        timeout(DEADLINE, tiers.news()).await.expect("news in time");
+                    }
+                }
+                None => assert!(step.ran, "a lone engine never waits"),
+            }
+        }
+    }
+
+    /// Waits until so many blocks are published as on a medium.
+    async fn publishes(&mut self, medium: Medium, count: usize) {
+        let tiers = self.tiers.as_mut().unwrap();
+        let published = async {
+            loop {
+                tiers.close(&mut Vec::new());
+                let on = tiers.blocks().into_iter().filter(|(_, on)| *on == medium);
+                if on.count() >= count {
+                    return;
+                }
+                tiers.news().await;
+            }
+        };
+        timeout(DEADLINE, published).await.expect("published in time");
+    }
+}
+
+fn prompt(start: u32) -> Vec<u32> {
+    (start..start + 100).map(|i| 10 + i * 7 % 200).collect()
+}
+
+async fn lone(tokens: &[u32]) -> Vec<u32> {
+    TieredWorker { engine: engine(), tiers: None }.answer(tokens).await.0
+}
+
+#[tokio::test]
+async fn workers_of_an_agent_share_what_each_has_computed() {
+    let mut workers = workers(2, settings(None));
+    let (first, second) = (prompt(0), prompt(3));
+    assert_eq!(workers[0].answer(&first).await, (lone(&first).await, 0));
+    workers[0].publishes(Medium::Device, 6).await;
+    // The cache tells all drivers.
+    workers[1].publishes(Medium::Host, 6).await;
+    assert_eq!(workers[1].answer(&first).await, (lone(&first).await, 96));
+    // Twelve blocks have no room for both.
+    assert_eq!(workers[1].answer(&second).await, (lone(&second).await, 0));
+    assert_eq!(workers[1].answer(&first).await, (lone(&first).await, 96));
+}
+
+#[tokio::test]
+async fn blocks_on_a_disk_outlive_the_process_and_are_published_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = prompt(0);
+    {
+        let mut workers = workers(1, settings(Some(folder.path())));
+        workers[0].answer(&tokens).await;
+    }
+    let mut workers = workers(1, settings(Some(folder.path())));
+    workers[0].publishes(Medium::Disk, 6).await;
+    assert_eq!(workers[0].answer(&tokens).await, (lone(&tokens).await, 96));
+}
+
+#[tokio::test]
+async fn a_cleared_cache_is_published_and_finds_nothing() {
+    let mut workers = workers(1, settings(None));
+    let tokens = prompt(0);
+    workers[0].answer(&tokens).await;
+    workers[0].engine.reset_cache();
+    workers[0].tiers.as_ref().unwrap().clear();
+    assert_eq!(workers[0].answer(&tokens).await, (lone(&tokens).await, 0));
+}
+
+#[test]
+fn tiers_without_room_for_a_block_are_refused_in_words() {
+    let settings = KvTierSettings { host_bytes: 100, disk: None, object: None };
+    let order = TierOrder { settings, metrics: KvMetrics::default(), object_key: None };
+    let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();
+    assert!(error.starts_with("kv-host-gb: 100 bytes have no room for a block of "), "{error}");
+}
