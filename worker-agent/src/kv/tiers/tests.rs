@@ -6,6 +6,7 @@ use stator_engine::model_files::ModelFiles;
 use stator_engine::{Engine, EngineOptions, Request, RequestKey, Step};
 use stator_kv::metrics::KvMetrics;
 use stator_protos::worker::Sampling;
+use stator_runtime::metrics::Metrics;
 use std::path::Path;
 use tokio::time::timeout;
 
@@ -35,7 +36,16 @@ fn settings(disk: Option<&Path>) -> KvTierSettings {
 
 /// Workers that share tiers.
 fn workers(count: usize, settings: KvTierSettings) -> Vec<TieredWorker> {
-    let order = TierOrder { settings, metrics: KvMetrics::default(), object_key: None };
+    counted_workers(count, settings, KvMetrics::default())
+}
+
+/// As [`workers`], whose tiers count in `metrics`.
+fn counted_workers(
+    count: usize,
+    settings: KvTierSettings,
+    metrics: KvMetrics,
+) -> Vec<TieredWorker> {
+    let order = TierOrder { settings, metrics, object_key: None };
     let engines = (0..count).map(|_| engine()).collect();
     let (engines, tiers) = order.connect(engines, &options()).unwrap();
     let pairs = engines.into_iter().zip(tiers);
@@ -123,8 +133,17 @@ async fn blocks_on_a_disk_outlive_the_process_and_are_published_again() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = prompt(0);
     {
-        let mut workers = workers(1, settings(Some(folder.path())));
+        let (metrics, page) = (KvMetrics::default(), Metrics::default());
+        page.register(|registry| metrics.register(registry));
+        let mut workers = counted_workers(1, settings(Some(folder.path())), metrics);
         workers[0].answer(&tokens).await;
+        // Only what is on the disk when the process ends can be there afterwards.
+        let written = async {
+            while !page.render().contains(r#"tier="disk",way="write",outcome="done"} 6"#) {
+                workers[0].tiers.as_ref().unwrap().news().await;
+            }
+        };
+        timeout(DEADLINE, written).await.expect("written in time");
     }
     let mut workers = workers(1, settings(Some(folder.path())));
     workers[0].publishes(Medium::Disk, 6).await;
