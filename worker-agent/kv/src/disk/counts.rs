@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Receiver of a tier's reports.
-pub type ReportSink = Arc<dyn Fn(TierReport) + Send + Sync>;
+pub(super) type ReportSink = Arc<dyn Fn(TierReport) + Send + Sync>;
 
 /// Events of a disk tier since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -133,6 +133,12 @@ impl Folder {
         self.is_direct
     }
 
+    /// Acts as on a file system without direct I/O.
+    #[cfg(test)]
+    pub(super) fn use_page_cache(&mut self) {
+        self.is_direct = false;
+    }
+
     /// Blocks before `epoch` no longer count, also after a restart.
     ///
     /// The header is written in place: a full disk has room for it, and a torn header makes the

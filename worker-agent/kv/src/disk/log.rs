@@ -113,7 +113,8 @@ impl Log {
         };
         let mut ages: Vec<(u64, u32)> =
             (0..).zip(tables).map(|(at, t)| (last_epoch(t), at)).collect();
-        log.next_epoch = first_epoch.max(1 + ages.iter().map(|age| age.0).max().unwrap_or(0));
+        log.next_epoch =
+            first_epoch.max(ages.iter().map(|age| age.0).max().unwrap_or(0).saturating_add(1));
         log.segments = vec![Segment { epoch: 0, slots: log.empty_slots() }; tables.len()];
         ages.sort_unstable();
         // From the oldest to the newest, so that the latest of a name's descriptors counts.
@@ -254,7 +255,7 @@ impl Log {
         let slots = self.empty_slots();
         self.active = Some(Place { segment: self.segments(), slot: 0 });
         self.segments.push(Segment { epoch: self.next_epoch, slots });
-        self.next_epoch += 1;
+        self.next_epoch = self.next_epoch.saturating_add(1);
     }
 
     /// Whether the oldest segment has no block, so that recycling it costs nothing.
@@ -276,7 +277,7 @@ impl Log {
         }
         self.order.pop_front();
         let epoch = self.next_epoch;
-        self.next_epoch += 1;
+        self.next_epoch = self.next_epoch.saturating_add(1);
         let slots = &mut self.segments[segment as usize].slots;
         let mut hot: Vec<usize> = (0..slots.len())
             .filter(|at| slots[*at].reads > 0 && slots[*at].entry.is_some())

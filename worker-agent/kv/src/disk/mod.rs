@@ -21,12 +21,12 @@ mod faulty;
 #[cfg(test)]
 mod tests;
 
-pub use counts::{DiskCounts, ReportSink};
+pub use counts::DiskCounts;
 pub use folder::OpenError;
 
 use crate::BlockForm;
 use crate::arena::Arena;
-use crate::tier::{Tier, TierRead, TierWrite};
+use crate::tier::{Tier, TierRead, TierReport, TierWrite};
 use counts::{Counters, Outlet};
 use folder::Folder;
 use format::{Geometry, PAGE_BYTES};
@@ -136,7 +136,7 @@ impl DiskTier {
         settings: DiskSettings,
         form: BlockForm,
         arena: Arc<Arena>,
-        report: ReportSink,
+        report: Arc<dyn Fn(TierReport) + Send + Sync>,
     ) -> Result<Self, OpenError> {
         let geometry = settings.geometry(&form)?;
         if arena.block_bytes() != form.block_bytes {
@@ -197,6 +197,11 @@ impl Drop for DiskTier {
     /// Refuses the reads that wait, goes on writing for a while, and ends the thread.
     fn drop(&mut self) {
         self.inbox.close(Instant::now() + self.close_within);
+        let own = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
+        if self.thread.as_ref().is_some_and(own) {
+            // The last owner dropped the tier while it took a report: the thread ends by itself.
+            return;
+        }
         let ended = self.ended.get_mut().recv_timeout(self.close_within + CLOSE_GRACE);
         if ended == Err(RecvTimeoutError::Timeout) {
             // The thread keeps the arena, so what the disk still does cannot hurt.

@@ -3,7 +3,8 @@
 use super::format::{DESCRIPTOR_BYTES, Geometry, PAGE_BYTES};
 use super::*;
 use crate::checksum::checksum;
-use crate::tier::{TierError, TierReport, Urgency};
+use crate::disk::counts::ReportSink;
+use crate::tier::{TierError, Urgency};
 use crate::{Block, SlotId};
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
@@ -221,12 +222,17 @@ fn only_the_owner_can_look_into_the_directory() {
 fn every_device_moves_blocks_of_any_size() {
     for block_bytes in [1, 5000, 3 * PAGE_BYTES, 1 << 20] {
         let form = BlockForm { block_bytes, ..FORM };
-        for open in [device::open, device::open_pool] {
+        let devices = [device::open, device::open_pool];
+        for (open, is_cached) in devices.into_iter().flat_map(|open| [(open, false), (open, true)])
+        {
             let dir = TempDir::new().unwrap();
             let geometry = Geometry { block_bytes, segment_slots: 4 };
             let bytes = 8 * geometry.segment_bytes();
             let parts = |arena: &Arc<Arena>, sink| {
-                let folder = Folder::open(dir.path(), form, geometry, bytes).unwrap();
+                let mut folder = Folder::open(dir.path(), form, geometry, bytes).unwrap();
+                if is_cached {
+                    folder.use_page_cache();
+                }
                 let inbox = Arc::new(DiskInbox::new(100));
                 let (device, waker) = open(arena, 8);
                 inbox.set_waker(waker);
@@ -278,6 +284,28 @@ fn round_trip(block_bytes: usize, parts: &dyn Fn(&Arc<Arena>, ReportSink) -> Wor
             assert!(read == kv(name.0, block_bytes), "{name:?}");
         }
     }
+}
+
+#[test]
+fn tier_may_be_dropped_while_it_reports() {
+    let dir = TempDir::new().unwrap();
+    let arena = Arc::new(Arena::new(SLOTS, BLOCK_BYTES).unwrap());
+    let holder = Arc::new(Mutex::new(None::<DiskTier>));
+    let (send, reports) = channel();
+    let held = holder.clone();
+    let sink: ReportSink = Arc::new(move |_| {
+        drop(held.lock().take());
+        let _ = send.send(());
+    });
+    let mut lock = holder.lock();
+    let tier = lock.insert(DiskTier::open(settings(dir.path(), 8), FORM, arena, sink).unwrap());
+    let (name, slot, urgency) = (BlockName(1), SlotId(0), Urgency::Demand);
+    tier.read(TierRead { name, slot, urgency });
+    drop(lock);
+    drop(holder);
+    reports.recv_timeout(DEADLINE).unwrap();
+    // The thread has ended: it no longer has the other end.
+    assert_eq!(reports.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
 }
 
 #[test]
