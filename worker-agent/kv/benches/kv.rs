@@ -1,4 +1,4 @@
-//! How fast blocks are planned, copied and checked. Prints a table; takes about ten seconds.
+//! How fast blocks are planned, copied, checked and found. Prints a table; takes about ten seconds.
 //!
 //! `cargo bench -p stator-kv --bench kv [part of a line's name]`
 //!
@@ -6,11 +6,14 @@
 //! with, so that a noisy machine disturbs both alike.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stator_kv::SlotId;
 use stator_kv::arena::Arena;
+use stator_kv::cache::{CacheSettings, TieredCache};
 use stator_kv::plan::{BlockCopy, CopyPlan, RegionLayout};
+use stator_kv::store::RequestId;
+use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
 
 /// Blocks that are copied in turn: more than the caches hold.
@@ -31,6 +34,10 @@ fn main() {
     println!("{:<44} {:>10} {:>10} {:>8}", "", "KiB", "GB/s", "ratio");
     for kib in [32, 256, 2048] {
         copies(&wanted, kib << 10);
+    }
+    println!("{:<44} {:>10} {:>10}", "", "KiB", "us");
+    for kib in [32, 2048] {
+        answers(&wanted, kib << 10);
     }
 }
 
@@ -80,6 +87,41 @@ fn copies(wanted: &dyn Fn(&str) -> bool, bytes: usize) {
         }),
     ];
     compare(wanted, bytes, ways);
+}
+
+/// A question for blocks that are all in host memory, and its end, with and without a look at their
+/// bytes.
+fn answers(wanted: &dyn Fn(&str) -> bool, bytes: usize) {
+    const BLOCKS: usize = 46;
+    let form = BlockForm { fingerprint: [0; 32], block_bytes: bytes };
+    for verify_host in [false, true] {
+        let what = if verify_host { "cache: verified answer" } else { "cache: answer" };
+        let what = format!("{what} of {BLOCKS} blocks");
+        if !wanted(&what) {
+            continue;
+        }
+        let settings = CacheSettings { verify_host, ..CacheSettings::new(4 * BLOCKS as u32) };
+        let cache = TieredCache::open(form, settings).expect("the machine has 128 MiB");
+        let client = cache.connect(Arc::new(|_| {}));
+        let names: Vec<_> = (0..BLOCKS as u128).map(BlockName).collect();
+        let block = |name: &BlockName| Block {
+            name: *name,
+            hash: None,
+            parent: None,
+            depth: name.0 as u32,
+        };
+        let slots = client.grant(BLOCKS);
+        let filled: Vec<_> = slots.into_iter().zip(names.iter().map(block)).collect();
+        client.filled(&filled);
+        let median = median(|| {
+            let started = Instant::now();
+            let found = client.ask(RequestId(1), &names, Duration::ZERO);
+            assert_eq!(found.ready.len(), BLOCKS);
+            client.end(RequestId(1));
+            started.elapsed()
+        });
+        println!("{what:<44} {:>10} {:>10.1}", bytes >> 10, median.as_secs_f64() * 1e6);
+    }
 }
 
 fn compare<const N: usize>(

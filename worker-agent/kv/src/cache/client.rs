@@ -69,6 +69,16 @@ impl Client {
         self.store.filled(self.owner, blocks)
     }
 
+    /// Copies a block into a slot that the client was granted and makes it visible, in one pass over
+    /// the bytes. Returns the slot if the block was there already: it stays granted.
+    ///
+    /// # Panics
+    ///
+    /// The arena has no such slot, or `kv` has not the size of a block.
+    pub fn store(&self, slot: SlotId, block: Block, kv: &[u8]) -> Option<SlotId> {
+        self.store.store(self.owner, slot, block, kv)
+    }
+
     /// Ends the client while its engine may still read and fill its slots, which stay as they are
     /// until the engine is buried.
     pub fn lose(mut self) -> LostClient {

@@ -6,7 +6,7 @@ use crate::arena::Arena;
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
 use crate::store::{Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, TierId};
 use crate::tier::{TierError, TierReport};
-use crate::{Block, Now, SlotId};
+use crate::{Block, Checksum, Now, SlotId};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
@@ -125,10 +125,34 @@ impl SharedStore {
         let known: Vec<_> = known
             .map(|&(slot, block)| (slot, block, self.arena.checksum(slot, block.name)))
             .collect();
-        let (mut registered, mut refused) = (0, blocks.len() - known.len());
+        let refused = blocks.len() - known.len();
+        self.register(owner, known, refused)
+    }
+
+    /// Copies a block into a slot that the owner was granted, and registers it. Returns the slot if
+    /// the block was there already.
+    pub(super) fn store(
+        &self,
+        owner: OwnerId,
+        slot: SlotId,
+        block: Block,
+        kv: &[u8],
+    ) -> Option<SlotId> {
+        let checksum = self.arena.write_checked(slot, block.name, kv);
+        self.register(owner, vec![(slot, block, checksum)], 0).pop()
+    }
+
+    /// Registers blocks with their checksums, and counts those that were refused before, too.
+    fn register(
+        &self,
+        owner: OwnerId,
+        blocks: Vec<(SlotId, Block, Checksum)>,
+        mut refused: usize,
+    ) -> Vec<SlotId> {
+        let mut registered = 0;
         let mut duplicates = Vec::new();
         self.call(|state, now| {
-            for (slot, block, checksum) in known {
+            for (slot, block, checksum) in blocks {
                 match state.store.filled(owner, slot, block, checksum, now) {
                     Filled::Registered => registered += 1,
                     Filled::Duplicate => duplicates.push(slot),

@@ -104,12 +104,9 @@ impl Engine {
 
     fn compute(&self, missing: &[BlockName]) {
         let granted = self.client.grant(missing.len());
-        let filled = granted.into_iter().zip(missing);
-        let filled: Vec<_> = filled.map(|(slot, name)| (slot, block(*name))).collect();
-        for (slot, of) in &filled {
-            self.cache.arena().write(*slot, &kv_of(of.name));
+        for (slot, name) in granted.into_iter().zip(missing) {
+            self.client.store(slot, block(*name), &kv_of(*name));
         }
-        self.client.filled(&filled);
     }
 }
 
