@@ -2,6 +2,7 @@
 //! wait ends, and what routers hear adds up.
 
 use super::TierEvent;
+use super::shared::Question;
 use super::testkit::*;
 use crate::store::{OwnerId, RequestId};
 use crate::tier::{TierError, TierReport};
@@ -114,7 +115,15 @@ impl Chaos {
                 (self.next_request, self.prompt())
             }
         };
-        let found = self.rig.ask_as(owner, request, &names);
+        // Not known, about what a tier needs, and far more.
+        let prefill = [0, 20, 1000].choose(&mut self.rng).copied().unwrap_or(0);
+        let question = Question {
+            owner,
+            request: RequestId(request),
+            names: &names,
+            block_prefill: Duration::from_millis(prefill),
+        };
+        let found = self.rig.shared.ask(question);
         self.check(&found.ready, &names);
         let (pending, asked_at) = (found.pending, self.now);
         let struck = BTreeSet::new();
