@@ -19,15 +19,20 @@ struct Link {
 pub(super) struct SlotList {
     oldest: u32,
     newest: u32,
+    len: usize,
 }
 
 impl Default for SlotList {
     fn default() -> Self {
-        Self { oldest: NONE, newest: NONE }
+        Self { oldest: NONE, newest: NONE, len: 0 }
     }
 }
 
 impl SlotList {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(super) fn oldest(&self) -> Option<SlotId> {
         (self.oldest != NONE).then_some(SlotId(self.oldest))
     }
@@ -44,6 +49,7 @@ impl SlotList {
             newest => links.0[newest as usize].newer = slot.0,
         }
         self.newest = slot.0;
+        self.len += 1;
     }
 
     /// Takes out a slot that is in this list.
@@ -57,11 +63,6 @@ impl SlotList {
             NONE => self.newest = older,
             newer => links.0[newer as usize].older = older,
         }
-    }
-
-    pub(super) fn pop_oldest(&mut self, links: &mut Links) -> Option<SlotId> {
-        let slot = self.oldest()?;
-        self.remove(links, slot);
-        Some(slot)
+        self.len -= 1;
     }
 }

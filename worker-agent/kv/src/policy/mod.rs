@@ -7,9 +7,24 @@
 mod ghosts;
 mod list;
 mod lru;
+mod queues;
+mod sample;
+mod second_touch;
+mod selector;
+mod shadow;
+mod sketch;
+mod tiny_lfu;
+mod two_queue;
+
+#[cfg(test)]
+mod tests;
 
 pub use ghosts::Ghosts;
 pub use lru::Lru;
+pub use second_touch::SecondTouch;
+pub use selector::{PolicyName, PolicySelector};
+pub use tiny_lfu::WindowTinyLfu;
+pub use two_queue::TwoQueue;
 
 use crate::SlotId;
 use stator_protos::name::BlockName;

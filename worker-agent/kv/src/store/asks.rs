@@ -25,6 +25,9 @@ impl BlockStore {
         self.expire(now);
         let key = (owner, request);
         let Some(earlier) = self.take_request(key) else { return Found::default() };
+        if earlier.names.is_empty() {
+            self.policy.ask(names);
+        }
         let told = earlier.slots;
         let mut asked = Request { names: names.into(), slots: Vec::new(), ready: 0, ..earlier };
         let end = names.iter().position(|name| Some(*name) == asked.missed);

@@ -2,6 +2,7 @@
 
 use super::slots::SlotState;
 use super::{Action, BlockStore};
+use crate::policy::Eviction;
 use crate::{Checksum, SlotId};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;

@@ -36,7 +36,7 @@ pub use settings::{StoreSettings, TierAdmission, TierSettings};
 pub use stats::{ErrorCounts, Stats, TierStats};
 
 use crate::cost::TIERS_MAX;
-use crate::policy::{Eviction, Ghosts, Lru};
+use crate::policy::{Ghosts, PolicyName, PolicySelector};
 use index::BlockIndex;
 use loads::LoadStep;
 use owners::Owner;
@@ -54,7 +54,7 @@ const SEEN_PER_SLOT: usize = 4;
 pub struct BlockStore {
     slots: Slots,
     index: BlockIndex,
-    policy: Box<dyn Eviction>,
+    policy: PolicySelector,
     owners: FxHashMap<OwnerId, Owner>,
     requests: Requests,
     tiers: Vec<TierState>,
@@ -89,7 +89,7 @@ impl BlockStore {
         Self {
             slots: Slots::new(settings.slots),
             index: BlockIndex::default(),
-            policy: Box::new(Lru::default()),
+            policy: PolicySelector::new(settings.slots as usize),
             owners: FxHashMap::default(),
             requests: Requests::default(),
             tiers,
@@ -108,6 +108,11 @@ impl BlockStore {
     /// The next thing to do or to tell. Callers take all of them after every call.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// The policy by which blocks are evicted from host memory at the moment.
+    pub fn policy(&self) -> PolicyName {
+        self.policy.current()
     }
 
     /// Counters and gauges.

@@ -2,6 +2,7 @@
 
 use super::slots::SlotState;
 use super::{Action, BlockStore, TierId};
+use crate::policy::Eviction;
 use crate::tier::{TierError, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use stator_protos::name::BlockName;
