@@ -1,10 +1,41 @@
 //! Engines in other processes that keep KV in the agent's arena.
 //!
-//! Start reading at [`wire`], which says who sends what and when.
+//! [`wire`] says who sends what and when. [`ConnectorServer`] has a thread that accepts and sees
+//! engines die, one for each connection, and one more for each scheduler that fills slots.
+//!
+//! - `serve`: a connection from HELLO to its end. - `session`: what a scheduler wants of the cache.
+//! - `filler`: checksums of what it filled, and new grants. - `outbox`: answers, in order.
+//! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
 
 mod decode;
 mod encode;
+#[cfg(target_os = "linux")]
+mod filler;
 pub mod names;
+#[cfg(target_os = "linux")]
+mod outbox;
+#[cfg(target_os = "linux")]
+mod quarantine;
+#[cfg(target_os = "linux")]
+mod serve;
+#[cfg(target_os = "linux")]
+mod server;
+#[cfg(target_os = "linux")]
+mod session;
+#[cfg(target_os = "linux")]
+mod settings;
+#[cfg(target_os = "linux")]
+mod shared;
+#[cfg(target_os = "linux")]
+mod socket;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
 pub use decode::WireError;
+#[cfg(target_os = "linux")]
+pub use server::ConnectorServer;
+#[cfg(target_os = "linux")]
+pub use session::{EventHashes, EventResolver};
+#[cfg(target_os = "linux")]
+pub use settings::{CacheOpener, ConnectorReport, ConnectorSettings, SchedulerReport};

@@ -1,9 +1,9 @@
 //! Bytes to messages. Whatever the bytes are, they are a message or a reason why not.
 
 use super::wire::{
-    ASK_KEYS_MAX, AgentMessage, AskFrame, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES, FilledSlot,
-    Hello, KEY_BYTES, KEYS_MAX, MORE, PROTOCOL, Progress, Refusal, Role, ShimMessage, ShimPulse,
-    TEXT_BYTES_MAX, Welcome, kind,
+    ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES,
+    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, MORE, PROTOCOL, RefusalCode, ShimMessage, ShimPulse,
+    ShimRole, TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -101,8 +101,8 @@ fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
         return Err(WireError::Protocol(protocol));
     }
     let role = match body.u32()? {
-        0 => Role::Scheduler,
-        1 => Role::Worker,
+        0 => ShimRole::Scheduler,
+        1 => ShimRole::Worker,
         _ => return Err(WireError::Value("role")),
     };
     let (rank, world) = (body.u32()?, body.u32()?);
@@ -178,20 +178,20 @@ fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, WireError> {
 
 fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, WireError> {
     let reason = match body.u32()? {
-        1 => Refusal::Protocol,
-        2 => Refusal::Form,
-        3 => Refusal::NoCache,
-        4 => Refusal::Crowded,
+        1 => RefusalCode::Protocol,
+        2 => RefusalCode::Form,
+        3 => RefusalCode::NoCache,
+        4 => RefusalCode::Crowded,
         _ => return Err(WireError::Value("reason")),
     };
     let length = body.count("length", TEXT_BYTES_MAX)?;
     Ok(AgentMessage::Refused { reason, text: body.text(length)? })
 }
 
-fn read_progress(header: Header, body: &mut Body<'_>) -> Result<Progress, WireError> {
+fn read_progress(header: Header, body: &mut Body<'_>) -> Result<AskProgress, WireError> {
     let more = header.flags & MORE != 0;
     let pending = body.u32()?;
-    Ok(Progress { request: header.request, more, pending, slots: body.slots()? })
+    Ok(AskProgress { request: header.request, more, pending, slots: body.slots()? })
 }
 
 struct Header {

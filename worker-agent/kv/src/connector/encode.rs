@@ -1,8 +1,8 @@
 //! Messages to bytes.
 
 use super::wire::{
-    AgentMessage, AskFrame, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE, PROTOCOL, Progress,
-    Refusal, Role, ShimMessage, ShimPulse, TEXT_BYTES_MAX, Welcome, kind,
+    AgentMessage, AskFrame, AskProgress, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE,
+    PROTOCOL, RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -45,8 +45,8 @@ impl AgentMessage {
 
 fn encode_hello(hello: &Hello) -> Vec<u8> {
     let role = match hello.role {
-        Role::Scheduler => 0,
-        Role::Worker => 1,
+        ShimRole::Scheduler => 0,
+        ShimRole::Worker => 1,
     };
     Packet::new(kind::HELLO, 0)
         .u32(PROTOCOL)
@@ -85,19 +85,19 @@ fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {
     packet.u64(*loads_late).u64(*faults).end()
 }
 
-fn encode_refused(reason: Refusal, text: &str) -> Vec<u8> {
+fn encode_refused(reason: RefusalCode, text: &str) -> Vec<u8> {
     let reason = match reason {
-        Refusal::Protocol => 1,
-        Refusal::Form => 2,
-        Refusal::NoCache => 3,
-        Refusal::Crowded => 4,
+        RefusalCode::Protocol => 1,
+        RefusalCode::Form => 2,
+        RefusalCode::NoCache => 3,
+        RefusalCode::Crowded => 4,
     };
     let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
     let packet = Packet::new(kind::REFUSED, 0).u32(reason).u32(text.len() as u32);
     packet.bytes(text.as_bytes()).end()
 }
 
-fn encode_progress(kind: u16, progress: &Progress) -> Vec<u8> {
+fn encode_progress(kind: u16, progress: &AskProgress) -> Vec<u8> {
     let packet = Packet::new(kind, progress.request).flags(if progress.more { MORE } else { 0 });
     packet.u32(progress.pending).slots(&progress.slots).end()
 }

@@ -206,7 +206,7 @@ pub enum ShimMessage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What the process is to its engine.
-    pub role: Role,
+    pub role: ShimRole,
     /// Rank of the worker; 0 for the scheduler.
     pub rank: u32,
     /// Number of workers.
@@ -229,7 +229,7 @@ pub struct Hello {
 
 /// What a process is to its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ShimRole {
     /// It asks, and reports what was filled.
     Scheduler,
     /// It copies between device and arena.
@@ -289,14 +289,14 @@ pub enum AgentMessage {
     /// The engine may not.
     Refused {
         /// Why, for programs.
-        reason: Refusal,
+        reason: RefusalCode,
         /// Why, for people; cut at [`TEXT_BYTES_MAX`].
         text: String,
     },
     /// The answer to an ask.
-    Found(Progress),
+    Found(AskProgress),
     /// More of a request's blocks are ready.
-    Ready(Progress),
+    Ready(AskProgress),
     /// Slots that the engine may fill.
     Grant(Vec<SlotId>),
     /// Slots whose blocks the agent had already; they are granted again.
@@ -325,7 +325,7 @@ pub struct Welcome {
 
 /// Why an engine is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalCode {
     /// The agent speaks another version of the protocol.
     Protocol,
     /// The agent's cache holds KV of another form.
@@ -338,7 +338,7 @@ pub enum Refusal {
 
 /// How far a request's blocks are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct AskProgress {
     /// Number of the request.
     pub request: u64,
     /// Whether the next message goes on with further slots.

@@ -14,7 +14,7 @@ fn key(byte: u8) -> EngineKey {
 
 fn hello() -> Hello {
     Hello {
-        role: Role::Worker,
+        role: ShimRole::Worker,
         rank: 1,
         world: 2,
         block_tokens: 16,
@@ -112,17 +112,17 @@ fn messages_of_the_agent_have_these_bytes() {
         &format!("4100 0000 20000000 0000000000000000 {boot} 64000000 40000000 0010000000000000"),
     );
     check_agent(
-        AgentMessage::Refused { reason: Refusal::Form, text: "no".into() },
+        AgentMessage::Refused { reason: RefusalCode::Form, text: "no".into() },
         "4200 0000 0a000000 0000000000000000 02000000 02000000 6e6f",
     );
     let progress =
-        Progress { request: 7, more: true, pending: 2, slots: vec![SlotId(3), SlotId(1)] };
+        AskProgress { request: 7, more: true, pending: 2, slots: vec![SlotId(3), SlotId(1)] };
     check_agent(
         AgentMessage::Found(progress.clone()),
         "4300 0100 10000000 0700000000000000 02000000 02000000 03000000 01000000",
     );
     check_agent(
-        AgentMessage::Ready(Progress { more: false, ..progress }),
+        AgentMessage::Ready(AskProgress { more: false, ..progress }),
         "4400 0000 10000000 0700000000000000 02000000 02000000 03000000 01000000",
     );
     check_agent(
@@ -194,8 +194,8 @@ fn what_breaks_a_rule_is_refused() {
 #[test]
 fn a_long_refusal_is_cut_between_characters() {
     let text = "é".repeat(TEXT_BYTES_MAX);
-    let packet = AgentMessage::Refused { reason: Refusal::NoCache, text }.encode();
-    let cut = AgentMessage::Refused { reason: Refusal::NoCache, text: "é".repeat(512) };
+    let packet = AgentMessage::Refused { reason: RefusalCode::NoCache, text }.encode();
+    let cut = AgentMessage::Refused { reason: RefusalCode::NoCache, text: "é".repeat(512) };
     assert_eq!(AgentMessage::decode(&packet), Ok(cut));
 }
 

@@ -1,0 +1,133 @@
+//! The storing side of a connection, on a thread of its own: checksums of filled blocks take
+//! milliseconds, and nobody who asks for a prompt is to wait for them.
+
+use super::outbox::EngineOutbox;
+use super::wire::AgentMessage;
+use crate::cache::Client;
+use crate::{Block, SlotId};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Slots that an engine is granted at first; the number doubles while the engine uses them up.
+pub(super) const CREDIT_MIN: usize = 64;
+/// Blocks that are registered at a time: they are visible, and their slots replaced, before the
+/// rest is read.
+const BATCH: usize = 32;
+
+/// A thread that registers filled slots and grants new ones.
+#[derive(Debug)]
+pub(super) struct Filler {
+    work: Arc<FillerWork>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct FillerWork {
+    state: Mutex<FillerState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FillerState {
+    filled: Vec<(SlotId, Block)>,
+    top_up: bool,
+    end: bool,
+}
+
+/// How many slots an engine is to have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    /// Now.
+    pub(super) target: usize,
+    /// At most.
+    pub(super) limit: usize,
+}
+
+impl Credit {
+    /// The credit of an engine in an arena of `slots`: a quarter of it at most, so that four engines
+    /// and their prompts have room.
+    pub(super) fn new(slots: u32, limit: usize) -> Self {
+        let limit = limit.min(slots as usize / 4).max(1);
+        Self { target: CREDIT_MIN.min(limit), limit }
+    }
+
+    /// An engine that fills faster than it is granted new slots gets more of them.
+    fn grow(&mut self, left: usize) {
+        if left < self.target / 2 {
+            self.target = (self.target * 2).min(self.limit);
+        }
+    }
+}
+
+impl Filler {
+    /// Starts the thread, which begins with a grant.
+    pub(super) fn start(
+        client: Arc<Client>,
+        outbox: Arc<EngineOutbox>,
+        credit: Credit,
+    ) -> std::io::Result<Self> {
+        let work = Arc::new(FillerWork::default());
+        work.state.lock().top_up = true;
+        let run = {
+            let work = Arc::clone(&work);
+            move || run(&work, &client, &outbox, credit)
+        };
+        let thread = std::thread::Builder::new().name("kv-filler".into()).spawn(run)?;
+        Ok(Self { work, thread: Some(thread) })
+    }
+
+    /// Registers filled slots, soon.
+    pub(super) fn fill(&self, filled: impl IntoIterator<Item = (SlotId, Block)>) {
+        self.work.state.lock().filled.extend(filled);
+        self.work.changed.notify_one();
+    }
+
+    /// How many filled slots wait.
+    pub(super) fn backlog(&self) -> usize {
+        self.work.state.lock().filled.len()
+    }
+
+    /// Room may have come: the engine gets what its grant lacks.
+    pub(super) fn top_up(&self) {
+        self.work.state.lock().top_up = true;
+        self.work.changed.notify_one();
+    }
+}
+
+impl Drop for Filler {
+    /// Registers what waits and joins the thread.
+    fn drop(&mut self) {
+        self.work.state.lock().end = true;
+        self.work.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Credit) {
+    let mut granted = 0;
+    loop {
+        let filled = {
+            let mut state = work.state.lock();
+            while state.filled.is_empty() && !state.top_up {
+                if state.end {
+                    return;
+                }
+                work.changed.wait(&mut state);
+            }
+            state.top_up = false;
+            std::mem::take(&mut state.filled)
+        };
+        for batch in filled.chunks(BATCH) {
+            let duplicates = client.filled(batch);
+            granted -= (batch.len() - duplicates.len()).min(granted);
+            outbox.send_slots(&duplicates, AgentMessage::Duplicate);
+        }
+        credit.grow(granted);
+        let slots = client.grant(credit.target.saturating_sub(granted));
+        granted += slots.len();
+        outbox.send_slots(&slots, AgentMessage::Grant);
+    }
+}

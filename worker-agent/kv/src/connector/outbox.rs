@@ -1,0 +1,141 @@
+//! Messages on their way to an engine, in order, from whichever thread has them.
+
+use super::socket::PacketSocket;
+use super::wire::{AgentMessage, AskProgress, KEYS_MAX};
+use crate::SlotId;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::io;
+
+/// Most bytes that wait for an engine that does not read. One that lets more come is disconnected.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// Sends without waiting: what the socket does not take waits here.
+#[derive(Debug)]
+pub(super) struct EngineOutbox {
+    connection: PacketSocket,
+    state: Mutex<OutboxState>,
+    /// Wakes the connection's thread, which sends what waits when there is room.
+    waiting: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct OutboxState {
+    packets: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// The request that is being asked for, and what became ready meanwhile: FOUND goes first.
+    asking: Option<(u64, Vec<AskProgress>)>,
+}
+
+impl EngineOutbox {
+    pub(super) fn new(connection: PacketSocket) -> io::Result<Self> {
+        let waiting = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { connection, state: Mutex::default(), waiting })
+    }
+
+    pub(super) fn connection(&self) -> &PacketSocket {
+        &self.connection
+    }
+
+    /// Ready to read while messages wait that the connection's thread does not know of.
+    pub(super) fn waiting(&self) -> BorrowedFd<'_> {
+        self.waiting.as_fd()
+    }
+
+    /// Sends a message, or keeps it until there is room. A connection that takes no more is ended.
+    pub(super) fn send(&self, message: &AgentMessage) {
+        self.send_in(&mut self.state.lock(), message.encode());
+    }
+
+    /// Sends slots in as many messages as they need.
+    pub(super) fn send_slots(
+        &self,
+        slots: &[SlotId],
+        message: impl Fn(Vec<SlotId>) -> AgentMessage,
+    ) {
+        slots.chunks(KEYS_MAX).for_each(|slots| self.send(&message(slots.to_vec())));
+    }
+
+    /// The connection's thread is about to ask for a request: what becomes ready for it waits for
+    /// [`Self::found`].
+    pub(super) fn asking(&self, request: u64) {
+        self.state.lock().asking = Some((request, Vec::new()));
+    }
+
+    /// Answers a request, then says what became ready for it meanwhile.
+    pub(super) fn found(&self, found: &AskProgress) {
+        let mut state = self.state.lock();
+        self.send_progress(&mut state, found, AgentMessage::Found);
+        let (_, ready) = state.asking.take().unwrap_or_default();
+        for ready in ready {
+            self.send_progress(&mut state, &ready, AgentMessage::Ready);
+        }
+    }
+
+    /// Says that more of a request is ready.
+    pub(super) fn ready(&self, ready: AskProgress) {
+        let mut state = self.state.lock();
+        match &mut state.asking {
+            Some((request, early)) if *request == ready.request => early.push(ready),
+            _ => self.send_progress(&mut state, &ready, AgentMessage::Ready),
+        }
+    }
+
+    /// Sends what waits; whether something still does.
+    pub(super) fn flush(&self) -> bool {
+        let mut seen = [0; 8];
+        let _ = rustix::io::read(&self.waiting, &mut seen);
+        let mut state = self.state.lock();
+        while let Some(packet) = state.packets.front() {
+            match self.connection.send(packet, None) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(_) => {
+                    self.connection.shut();
+                    return false;
+                }
+            }
+            let sent = state.packets.pop_front().map_or(0, |packet| packet.len());
+            state.bytes -= sent;
+        }
+        false
+    }
+
+    /// Cuts slots into as many messages as they need.
+    fn send_progress(
+        &self,
+        state: &mut OutboxState,
+        progress: &AskProgress,
+        message: fn(AskProgress) -> AgentMessage,
+    ) {
+        let &AskProgress { request, pending, ref slots, .. } = progress;
+        let parts = slots.len().div_ceil(KEYS_MAX).max(1);
+        for part in 0..parts {
+            let slots = slots.iter().skip(part * KEYS_MAX).take(KEYS_MAX).copied().collect();
+            let part = AskProgress { request, more: part + 1 < parts, pending, slots };
+            self.send_in(state, message(part).encode());
+        }
+    }
+
+    fn send_in(&self, state: &mut OutboxState, packet: Vec<u8>) {
+        if state.packets.is_empty() {
+            match self.connection.send(&packet, None) {
+                Ok(true) => return,
+                Ok(false) => {}
+                // The connection's thread sees the end.
+                Err(_) => return self.connection.shut(),
+            }
+        }
+        state.bytes += packet.len();
+        state.packets.push_back(packet);
+        let _ = rustix::io::write(&self.waiting, &1u64.to_ne_bytes());
+        if state.bytes > WAITING_BYTES_MAX {
+            tracing::warn!(bytes = state.bytes, "an engine does not read: disconnected");
+            state.packets.clear();
+            state.bytes = 0;
+            self.connection.shut();
+        }
+    }
+}

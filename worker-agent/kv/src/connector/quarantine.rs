@@ -1,0 +1,119 @@
+//! Which processes belong to which engine, and what waits for their end.
+//!
+//! An engine whose connection is lost may still read and write slots of the arena: its scheduler
+//! has asked its workers for copies. What it held is set apart until all processes of the engine
+//! are dead, or its scheduler promises with another HELLO that no copy is under way.
+
+use super::socket::EngineProcess;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Engines that are known at most: beyond, a process makes up ids.
+const ENGINES_MAX: usize = 1024;
+
+/// Known engines, and what lost ones held, as `T`.
+#[derive(Debug)]
+pub(super) struct Quarantine<T> {
+    engines: FxHashMap<String, KnownEngine<T>>,
+}
+
+#[derive(Debug)]
+struct KnownEngine<T> {
+    processes: Vec<Arc<EngineProcess>>,
+    promises: Vec<Promise>,
+    held: Vec<(SchedulerId, T)>,
+}
+
+/// A scheduler that may come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SchedulerId {
+    /// Number of its process.
+    pub(super) pid: u32,
+    /// Random, one for each start of the process.
+    pub(super) incarnation: [u8; 16],
+}
+
+/// No copy of a scheduler is under way that began under a connection with a lower number.
+#[derive(Debug)]
+struct Promise {
+    by: SchedulerId,
+    connection: u64,
+}
+
+impl<T> Default for Quarantine<T> {
+    fn default() -> Self {
+        Self { engines: FxHashMap::default() }
+    }
+}
+
+impl<T> Quarantine<T> {
+    /// A process belongs to an engine. `false`: there are too many engines.
+    pub(super) fn join(&mut self, engine: &str, process: Arc<EngineProcess>) -> bool {
+        if !self.engines.contains_key(engine) && self.engines.len() == ENGINES_MAX {
+            return false;
+        }
+        let new = || KnownEngine { processes: Vec::new(), promises: Vec::new(), held: Vec::new() };
+        let engine = self.engines.entry(engine.to_owned()).or_insert_with(new);
+        engine.processes.retain(|known| !known.is_dead());
+        // Of living processes, equal numbers are the same process.
+        if !engine.processes.iter().any(|known| known.pid() == process.pid()) {
+            engine.processes.push(process);
+        }
+        true
+    }
+
+    /// A scheduler promises that no copy of connections before this one is under way. What they
+    /// held is free.
+    pub(super) fn promise(&mut self, engine: &str, by: SchedulerId, connection: u64) -> Vec<T> {
+        let Some(engine) = self.engines.get_mut(engine) else { return Vec::new() };
+        engine.promises.retain(|promise| promise.by.pid != by.pid);
+        engine.promises.push(Promise { by, connection });
+        engine
+            .held
+            .extract_if(.., |(scheduler, _)| *scheduler == by)
+            .map(|(_, what)| what)
+            .collect()
+    }
+
+    /// A scheduler's connection is lost. `what` waits for the end of its engine, or comes back at
+    /// once: the scheduler was faster to connect again than we were to see that it had gone.
+    pub(super) fn lose(
+        &mut self,
+        engine: &str,
+        by: SchedulerId,
+        connection: u64,
+        what: T,
+    ) -> Option<T> {
+        let Some(engine) = self.engines.get_mut(engine) else { return Some(what) };
+        let is_promised = |promise: &Promise| promise.by == by && promise.connection > connection;
+        if engine.promises.iter().any(is_promised) {
+            return Some(what);
+        }
+        engine.held.push((by, what));
+        None
+    }
+
+    /// What waited for engines that are dead now.
+    pub(super) fn sweep(&mut self) -> Vec<T> {
+        let mut free = Vec::new();
+        self.engines.retain(|_, engine| {
+            engine.processes.retain(|process| !process.is_dead());
+            if engine.processes.is_empty() {
+                free.extend(engine.held.drain(..).map(|(_, what)| what));
+            }
+            !engine.processes.is_empty()
+        });
+        free
+    }
+
+    /// Processes whose end something waits for.
+    pub(super) fn awaited(&self) -> Vec<Arc<EngineProcess>> {
+        let waiting = self.engines.values().filter(|engine| !engine.held.is_empty());
+        waiting.flat_map(|engine| engine.processes.iter().cloned()).collect()
+    }
+
+    /// How many lost connections are waited for.
+    pub(super) fn held(&self) -> usize {
+        self.engines.values().map(|engine| engine.held.len()).sum()
+    }
+}

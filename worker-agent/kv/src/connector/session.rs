@@ -1,0 +1,187 @@
+//! The conversation with the scheduler of an engine, after HELLO.
+
+use super::filler::Filler;
+use super::names::{KeyNames, event_hash};
+use super::outbox::EngineOutbox;
+use super::wire::{AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse};
+use crate::cache::Client;
+use crate::store::RequestId;
+use crate::{Block, SlotId};
+use rustc_hash::FxHashSet;
+use stator_protos::hash::SequenceHash;
+use stator_protos::name::BlockName;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Requests that an engine has open at most; further ones find nothing.
+const REQUESTS_MAX: usize = 16_384;
+
+/// What KV events say of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHashes {
+    /// The hash by which routers know the block.
+    pub hash: SequenceHash,
+    /// The hash of the block before it; `None` for the first of a sequence.
+    pub parent: Option<SequenceHash>,
+}
+
+/// Finds what an engine's KV events said of the block that they call by this number.
+pub type EventResolver = dyn Fn(u64) -> Option<EventHashes> + Send + Sync;
+
+/// Why a connection is closed: its shim broke a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ShimFault {
+    #[error("{0} is out of place")]
+    Misplaced(&'static str),
+    #[error("request {0} is open already")]
+    OpenAlready(u64),
+    #[error("the frames of request {0} do not follow one another")]
+    Frames(u64),
+    #[error("more slots are filled than there are, or slot {0} does not exist")]
+    Slot(u32),
+    #[error("PULSE is for another start of the agent")]
+    Boot,
+}
+
+/// The state of a conversation.
+pub(super) struct SchedulerSession {
+    pub(super) client: Arc<Client>,
+    pub(super) outbox: Arc<EngineOutbox>,
+    pub(super) filler: Filler,
+    pub(super) resolver: Arc<EventResolver>,
+    /// Slots of the arena.
+    pub(super) slots: u32,
+    pub(super) engine: EngineView,
+}
+
+/// What the agent knows of the engine.
+#[derive(Debug)]
+pub(super) struct EngineView {
+    fingerprint: [u8; 32],
+    names: KeyNames,
+    prefill: Duration,
+    asking: Option<PartialAsk>,
+    open: FxHashSet<u64>,
+}
+
+/// A request whose frames are not all there.
+#[derive(Debug)]
+struct PartialAsk {
+    request: u64,
+    total: u32,
+    names: Vec<BlockName>,
+}
+
+impl EngineView {
+    pub(super) fn new(hello: &Hello) -> Self {
+        Self {
+            fingerprint: hello.fingerprint,
+            names: KeyNames::new(&hello.fingerprint, &[0; 16]),
+            prefill: Duration::from_micros(hello.prefill_us.into()),
+            asking: None,
+            open: FxHashSet::default(),
+        }
+    }
+
+    /// Adds a frame; the names of the request when all are there.
+    fn add(&mut self, ask: &AskFrame) -> Result<Option<Vec<BlockName>>, ShimFault> {
+        let fault = ShimFault::Frames(ask.request);
+        let mut partial = match self.asking.take() {
+            None if ask.first == 0 => {
+                PartialAsk { request: ask.request, total: ask.total, names: Vec::new() }
+            }
+            Some(partial) if partial.request == ask.request => partial,
+            _ => return Err(fault),
+        };
+        if partial.total != ask.total || partial.names.len() != ask.first as usize {
+            return Err(fault);
+        }
+        partial.names.extend(ask.keys.iter().map(|key| self.names.name(key)));
+        if partial.names.len() == ask.total as usize {
+            return Ok(Some(partial.names));
+        }
+        self.asking = Some(partial);
+        Ok(None)
+    }
+}
+
+impl SchedulerSession {
+    /// Does what a message says. BYE and PULSE are the connection's.
+    pub(super) fn on(&mut self, message: ShimMessage) -> Result<(), ShimFault> {
+        match message {
+            ShimMessage::Ask(ask) => return self.ask(&ask),
+            ShimMessage::End { request } => {
+                if self.engine.open.remove(&request) {
+                    self.client.end(RequestId(request));
+                    self.filler.top_up();
+                }
+            }
+            ShimMessage::Filled(filled) => return self.filled(&filled),
+            ShimMessage::Touch(keys) => {
+                let names: Vec<_> = keys.iter().map(|key| self.engine.names.name(key)).collect();
+                self.client.touch(&names);
+            }
+            ShimMessage::Reset { namespace } => {
+                self.engine.names = KeyNames::new(&self.engine.fingerprint, &namespace);
+                // The rest of a request would come under other names than its beginning.
+                if self.engine.asking.is_some() {
+                    return Err(ShimFault::Misplaced("RESET within a request"));
+                }
+            }
+            ShimMessage::Hello(_) => return Err(ShimFault::Misplaced("HELLO")),
+            ShimMessage::Pulse(_) | ShimMessage::Bye => {}
+        }
+        Ok(())
+    }
+
+    /// Takes what a sign of life tells.
+    pub(super) fn pulse(&mut self, pulse: &ShimPulse) {
+        if pulse.prefill_us > 0 {
+            self.engine.prefill = Duration::from_micros(pulse.prefill_us.into());
+        }
+        // Other engines may have left room since the last grant.
+        self.filler.top_up();
+    }
+
+    fn ask(&mut self, ask: &AskFrame) -> Result<(), ShimFault> {
+        let request = ask.request;
+        if self.engine.open.contains(&request) {
+            return Err(ShimFault::OpenAlready(request));
+        }
+        let Some(names) = self.engine.add(ask)? else { return Ok(()) };
+        let nothing = AskProgress { request, more: false, pending: 0, slots: Vec::new() };
+        if self.engine.open.len() == REQUESTS_MAX {
+            self.outbox.send(&AgentMessage::Found(nothing));
+            return Ok(());
+        }
+        let prefill = match ask.prefill_us {
+            0 => self.engine.prefill,
+            micros => Duration::from_micros(micros.into()),
+        };
+        self.engine.open.insert(request);
+        self.outbox.asking(request);
+        let found = self.client.ask(RequestId(request), &names, prefill);
+        let pending = found.pending as u32;
+        self.outbox.found(&AskProgress { pending, slots: found.ready, ..nothing });
+        Ok(())
+    }
+
+    fn filled(&self, filled: &[FilledSlot]) -> Result<(), ShimFault> {
+        if let Some(entry) = filled.iter().find(|entry| entry.slot.0 >= self.slots) {
+            return Err(ShimFault::Slot(entry.slot.0));
+        }
+        if self.filler.backlog() + filled.len() > self.slots as usize {
+            return Err(ShimFault::Slot(self.slots));
+        }
+        self.filler.fill(filled.iter().map(|entry| self.block(entry)));
+        Ok(())
+    }
+
+    fn block(&self, entry: &FilledSlot) -> (SlotId, Block) {
+        let name = self.engine.names.name(&entry.key);
+        let events = (self.resolver)(event_hash(&entry.key));
+        let hash = events.map(|events| events.hash);
+        let parent = events.and_then(|events| events.parent);
+        (entry.slot, Block { name, hash, parent, depth: entry.depth })
+    }
+}

@@ -1,0 +1,60 @@
+//! How engines reach their cache, and what is seen of them.
+
+use super::session::EventResolver;
+use super::wire::ShimPulse;
+use crate::BlockForm;
+use crate::cache::TieredCache;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Opens the cache for KV of a form.
+pub type CacheOpener = dyn Fn(BlockForm) -> Result<Arc<TieredCache>, String> + Send + Sync;
+
+/// How engines reach their cache.
+pub struct ConnectorSettings {
+    /// Path of the socket, in a folder that is the agent's alone.
+    pub socket: PathBuf,
+    /// Finds hashes for KV events of tiers.
+    pub resolver: Arc<EventResolver>,
+    /// Opens the cache at the first HELLO, which says the form.
+    pub open: Box<CacheOpener>,
+    /// Most connections at a time: a scheduler and its workers need one each.
+    pub connections_max: usize,
+    /// Most slots that an engine is granted in advance.
+    pub credit_max: usize,
+}
+
+impl ConnectorSettings {
+    /// Settings with the usual bounds and without hashes for KV events.
+    pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
+        let resolver: Arc<EventResolver> = Arc::new(|_| None);
+        Self { socket, resolver, open, connections_max: 64, credit_max: 1024 }
+    }
+}
+
+impl fmt::Debug for ConnectorSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectorSettings").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// What the server has of its engines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectorReport {
+    /// Open connections.
+    pub connections: usize,
+    /// Lost connections whose slots wait for the end of their engine.
+    pub quarantined: usize,
+    /// Connected schedulers: ids of their engines, and their last PULSE.
+    pub schedulers: Vec<SchedulerReport>,
+}
+
+/// What the scheduler of an engine told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerReport {
+    /// Id of the engine.
+    pub engine: String,
+    /// Its last PULSE.
+    pub pulse: ShimPulse,
+}

@@ -1,0 +1,151 @@
+//! What the threads of a server share.
+
+use super::outbox::EngineOutbox;
+use super::quarantine::{Quarantine, SchedulerId};
+use super::settings::{ConnectorReport, ConnectorSettings, SchedulerReport};
+use super::socket::EngineProcess;
+use super::wire::{Hello, RefusalCode, ShimPulse, ShimRole};
+use crate::BlockForm;
+use crate::cache::{LostClient, TieredCache};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the threads of a server share. No lock is taken within another.
+pub(super) struct ConnectorState {
+    pub(super) settings: ConnectorSettings,
+    /// Random, one for each start.
+    pub(super) boot: [u8; 16],
+    pub(super) links: Mutex<FxHashMap<u64, Arc<Link>>>,
+    pub(super) quarantine: Mutex<Quarantine<LostClient>>,
+    pub(super) is_stopping: AtomicBool,
+    /// Wakes the thread that accepts.
+    pub(super) wake: OwnedFd,
+    pub(super) room: Mutex<Option<CacheRoom>>,
+}
+
+/// The cache, once it is open.
+pub(super) struct CacheRoom {
+    form: BlockForm,
+    /// The form in the words of the engine that came first.
+    words: String,
+    cache: Arc<TieredCache>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// One for each connection, ascending.
+    pub(super) number: u64,
+    pub(super) outbox: Arc<EngineOutbox>,
+    /// Set when a scheduler has said HELLO.
+    pub(super) seen: Mutex<Option<SchedulerReport>>,
+}
+
+/// Why an engine is refused, for programs and people.
+pub(super) type Refused = (RefusalCode, String);
+
+impl ConnectorState {
+    /// The cache for an engine's KV.
+    pub(super) fn cache(&self, hello: &Hello) -> Result<Arc<TieredCache>, Refused> {
+        let bytes = usize::try_from(hello.row_bytes)
+            .map_err(|_| (RefusalCode::NoCache, format!("rows of {} bytes", hello.row_bytes)))?;
+        let form = BlockForm { fingerprint: hello.fingerprint, block_bytes: bytes };
+        // The lock is held while the cache opens: it is opened once, and others wait for it.
+        let mut room = self.room.lock();
+        match &*room {
+            Some(room) if room.form == form => return Ok(Arc::clone(&room.cache)),
+            Some(room) => return Err((RefusalCode::Form, room.other_form(hello))),
+            None => {}
+        }
+        let cache = (self.settings.open)(form).map_err(|reason| (RefusalCode::NoCache, reason))?;
+        let words = hello.form.clone();
+        tracing::info!(form = words, block_bytes = bytes, "cache opened for the KV of an engine");
+        *room = Some(CacheRoom { form, words, cache: Arc::clone(&cache) });
+        Ok(cache)
+    }
+
+    /// Makes a process known, before it may touch the arena. What its promise frees is freed.
+    pub(super) fn join(&self, hello: &Hello, process: &Arc<EngineProcess>, number: u64) -> bool {
+        let mut quarantine = self.quarantine.lock();
+        if !quarantine.join(&hello.engine, Arc::clone(process)) {
+            return false;
+        }
+        let mut free = Vec::new();
+        if hello.role == ShimRole::Scheduler {
+            free = quarantine.promise(&hello.engine, scheduler(hello, process), number);
+        }
+        drop(quarantine);
+        free.into_iter().for_each(LostClient::bury);
+        true
+    }
+
+    /// A scheduler's connection is lost: what it held waits for the end of its engine.
+    pub(super) fn lose(
+        &self,
+        hello: &Hello,
+        process: &EngineProcess,
+        link: &Link,
+        held: LostClient,
+    ) {
+        let by = scheduler(hello, process);
+        let free = self.quarantine.lock().lose(&hello.engine, by, link.number, held);
+        free.into_iter().for_each(LostClient::bury);
+        self.wake();
+    }
+
+    /// Frees what waited for engines that are dead.
+    pub(super) fn sweep(&self) {
+        let free = self.quarantine.lock().sweep();
+        free.into_iter().for_each(LostClient::bury);
+    }
+
+    /// Wakes the thread that accepts.
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn report(&self) -> ConnectorReport {
+        let quarantined = self.quarantine.lock().held();
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        let schedulers = links.iter().filter_map(|link| link.seen.lock().clone()).collect();
+        ConnectorReport { connections: links.len(), quarantined, schedulers }
+    }
+}
+
+impl CacheRoom {
+    fn other_form(&self, hello: &Hello) -> String {
+        let digest = |fingerprint: &[u8; 32]| -> String {
+            fingerprint[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        format!(
+            "the agent keeps KV of the form {:?} (fingerprint {}, {} bytes a block); engine {:?} has \
+             the form {:?} (fingerprint {}, {} bytes a block)",
+            self.words,
+            digest(&self.form.fingerprint),
+            self.form.block_bytes,
+            hello.engine,
+            hello.form,
+            digest(&hello.fingerprint),
+            hello.row_bytes,
+        )
+    }
+}
+
+impl Link {
+    pub(super) fn pulse(&self, pulse: ShimPulse) {
+        if let Some(seen) = &mut *self.seen.lock() {
+            seen.pulse = pulse;
+        }
+    }
+}
+
+fn scheduler(hello: &Hello, process: &EngineProcess) -> SchedulerId {
+    SchedulerId { pid: process.pid(), incarnation: hello.incarnation }
+}

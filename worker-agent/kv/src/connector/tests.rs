@@ -1,0 +1,8 @@
+//! The server against shims with real sockets, and engines in processes of their own.
+
+#![cfg(target_os = "linux")]
+
+mod conduct;
+mod invariants;
+mod kills;
+mod kit;
