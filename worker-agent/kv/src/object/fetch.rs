@@ -98,7 +98,7 @@ pub(crate) async fn fetch(
             })
         }
         Ok(_) => Err(BucketFailure::Wrong),
-        Err(error) => match BucketFailure::from(&error) {
+        Err(error) => match shared.judge(&error) {
             BucketFailure::Outage => Err(look_closer(shared, path, size).await),
             failure => Err(failure),
         },

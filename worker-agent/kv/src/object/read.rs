@@ -31,7 +31,7 @@ pub(crate) async fn read(shared: Arc<Shared>, run: ReadRun) {
         FrameSink { shared: &shared, next: run.first, tickets: run.tickets, frame: None };
     let limit = shared.settings.times.read;
     let ended = timeout(limit, frames.fill(id, blocks)).await;
-    let failure = ended.unwrap_or(Err(BucketFailure::Outage)).err();
+    let failure = ended.unwrap_or_else(|_| Err(shared.late())).err();
     shared.learn(failure);
     if let Some(failure) = failure {
         // Missing or not ours: nothing that this extent is said to hold is there.
@@ -123,7 +123,6 @@ impl FrameSink<'_> {
             ticket.end(Ok(found));
         } else {
             Counters::add(&shared.counters.blocks_corrupt, 1);
-            tracing::warn!(?name, "a block in the object store is not what it should be");
             shared.forget_block(name, self.next);
             ticket.end(Err(TierError::Corrupt));
         }

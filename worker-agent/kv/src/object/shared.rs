@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     /// Extents that were gone, not theirs or had a bad frame, and when that was seen in ms since the
     /// Unix epoch. They are overwritten when their blocks come again.
     lost: Mutex<BTreeMap<ExtentId, u64>>,
+    /// What the client said of the last request that was not answered.
+    trouble: Mutex<String>,
     /// Something is in the lanes.
     pub(crate) queued: Notify,
     /// Something is in the journal.
@@ -73,6 +75,7 @@ impl Shared {
             breaker: Mutex::new(Breaker::new(settings.times.breaker)),
             hedge: Mutex::default(),
             lost: Mutex::default(),
+            trouble: Mutex::default(),
             queued: Notify::new(),
             written: Notify::new(),
             cleared_unix_ms: AtomicU64::new(0),
@@ -99,13 +102,28 @@ impl Shared {
         self.breaker.lock().allow(Instant::now())
     }
 
+    /// What an error of the client means. An outage is kept for the log.
+    pub(crate) fn judge(&self, error: &object_store::Error) -> BucketFailure {
+        let failure = BucketFailure::from(error);
+        if failure == BucketFailure::Outage {
+            *self.trouble.lock() = error.to_string();
+        }
+        failure
+    }
+
+    /// The time for a request is over.
+    pub(crate) fn late(&self) -> BucketFailure {
+        "no answer in time".clone_into(&mut self.trouble.lock());
+        BucketFailure::Outage
+    }
+
     /// The bucket answered, or not.
     pub(crate) fn learn(&self, failure: Option<BucketFailure>) {
         if failure == Some(BucketFailure::Outage) {
             Counters::add(&self.counters.outages, 1);
             if self.breaker.lock().failure(Instant::now()) {
-                let pause = self.settings.times.breaker;
-                tracing::warn!(?pause, "the object store does not answer; it is left alone");
+                let (pause, error) = (self.settings.times.breaker, self.trouble.lock().clone());
+                tracing::warn!(?pause, error, "the object store does not answer; it is left alone");
             }
         } else if self.breaker.lock().success() {
             tracing::info!("the object store answers again");
@@ -125,21 +143,24 @@ impl Shared {
         let extent = catalog.extent(place.extent);
         let was_there = catalog.remove_block(name, place);
         drop(catalog);
-        if let Some((id, _)) = extent {
-            self.lose(id);
+        if let Some((id, _)) = extent
+            && self.lose(id)
+        {
+            tracing::warn!(?id, ?name, "a block in the object store is not what it should be");
         }
         if was_there {
             self.report_gone(vec![name]);
         }
     }
 
-    fn lose(&self, id: ExtentId) {
+    /// Returns whether the extent was not lost before.
+    fn lose(&self, id: ExtentId) -> bool {
         let mut lost = self.lost.lock();
         if lost.len() >= LOST_MAX {
             // Whichever: identities are hashes.
             lost.pop_first();
         }
-        lost.insert(id, unix_ms());
+        lost.insert(id, unix_ms()).is_none()
     }
 
     /// Whether an extent that was written then has been lost since.

@@ -38,7 +38,7 @@ pub(crate) async fn write(shared: Arc<Shared>, tickets: Vec<WriteTicket>) {
     });
     let Ok(built) = built.await else { return };
     let limit = shared.settings.times.write;
-    let ended = timeout(limit, built.put(&shared)).await.unwrap_or(Err(BucketFailure::Outage));
+    let ended = timeout(limit, built.put(&shared)).await.unwrap_or_else(|_| Err(shared.late()));
     shared.learn(ended.err());
     // What was cleared meanwhile is not to be found again.
     let is_kept = ended.is_ok() && shared.cleared_unix_ms.load(Relaxed) == cleared;
@@ -115,7 +115,7 @@ impl Built {
     async fn put_as(&self, shared: &Shared, mode: PutMode) -> Result<(), BucketFailure> {
         let store = &shared.edges.store;
         let put = store.put_opts(&self.path, self.payload.clone(), mode.into());
-        put.map_ok(|_| ()).map_err(|error| BucketFailure::from(&error)).await
+        put.map_ok(|_| ()).map_err(|error| shared.judge(&error)).await
     }
 
     /// Whether what is in the bucket under this name is such an extent: with the same blocks, of
