@@ -139,3 +139,75 @@ impl EngineOutbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::socket::Received;
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// An outbox, and the engine's end.
+    fn outbox() -> (EngineOutbox, PacketSocket) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (agent, engine) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        (EngineOutbox::new(agent.into()).unwrap(), engine.into())
+    }
+
+    /// The next message, if one is there.
+    fn receive(engine: &PacketSocket) -> Option<AgentMessage> {
+        let mut buffer = vec![0; 1 << 16];
+        match engine.receive(&mut buffer).unwrap() {
+            Received::Packet(packet) => Some(AgentMessage::decode(packet).unwrap()),
+            _ => None,
+        }
+    }
+
+    fn progress(request: u64, pending: u32) -> AskProgress {
+        AskProgress { request, more: false, pending, slots: vec![SlotId(1)] }
+    }
+
+    #[test]
+    fn ready_comes_after_found() {
+        let (outbox, engine) = outbox();
+        outbox.asking(7);
+        outbox.ready(progress(7, 0));
+        outbox.ready(progress(6, 0));
+        outbox.found(&progress(7, 1));
+        outbox.ready(progress(5, 0));
+        assert_eq!(receive(&engine), Some(AgentMessage::Ready(progress(6, 0))));
+        assert_eq!(receive(&engine), Some(AgentMessage::Found(progress(7, 1))));
+        assert_eq!(receive(&engine), Some(AgentMessage::Ready(progress(7, 0))));
+        assert_eq!(receive(&engine), Some(AgentMessage::Ready(progress(5, 0))));
+        assert_eq!(receive(&engine), None);
+    }
+
+    #[test]
+    fn messages_wait_for_room_and_stay_in_order() {
+        let (outbox, engine) = outbox();
+        let count = 3000;
+        (0..count).for_each(|number| outbox.ready(progress(number, 0)));
+        assert!(outbox.flush(), "the socket takes fewer");
+        for number in 0..count {
+            let message = receive(&engine).or_else(|| {
+                outbox.flush();
+                receive(&engine)
+            });
+            assert_eq!(message, Some(AgentMessage::Ready(progress(number, 0))));
+        }
+        assert!(!outbox.flush());
+    }
+
+    #[test]
+    fn an_engine_that_does_not_read_is_disconnected() {
+        let (outbox, engine) = outbox();
+        let slots = vec![SlotId(1); KEYS_MAX];
+        let bytes = AgentMessage::Grant(slots.clone()).encode().len();
+        for _ in 0..2 * WAITING_BYTES_MAX / bytes {
+            outbox.send(&AgentMessage::Grant(slots.clone()));
+        }
+        while receive(&engine).is_some() {}
+        let mut buffer = [0; 16];
+        assert_eq!(engine.receive(&mut buffer).unwrap(), Received::End);
+        assert!(!outbox.flush(), "nothing waits any more");
+    }
+}

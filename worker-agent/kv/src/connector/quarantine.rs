@@ -117,3 +117,63 @@ impl<T> Quarantine<T> {
         self.engines.values().map(|engine| engine.held.len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, getpid, getppid};
+
+    const SELF: SchedulerId = SchedulerId { pid: 1, incarnation: [1; 16] };
+
+    fn engine() -> Quarantine<u8> {
+        let mut quarantine = Quarantine::default();
+        let process = EngineProcess::open(getpid()).unwrap();
+        assert!(quarantine.join("a", Arc::new(process)));
+        quarantine
+    }
+
+    #[test]
+    fn what_is_lost_waits_for_the_promise_of_the_same_start() {
+        let mut quarantine = engine();
+        assert_eq!(quarantine.promise("a", SELF, 1), [0; 0]);
+        assert_eq!(quarantine.lose("a", SELF, 1, 10), None);
+        assert_eq!((quarantine.sweep(), quarantine.held()), (vec![], 1));
+        let other = SchedulerId { incarnation: [2; 16], ..SELF };
+        assert_eq!(quarantine.promise("a", other, 2), [0; 0]);
+        assert_eq!(quarantine.promise("b", SELF, 3), [0; 0]);
+        assert_eq!(quarantine.promise("a", SELF, 4), [10]);
+        assert_eq!(quarantine.held(), 0);
+    }
+
+    #[test]
+    fn a_loss_that_is_seen_after_the_promise_is_free_at_once() {
+        let mut quarantine = engine();
+        quarantine.promise("a", SELF, 1);
+        quarantine.promise("a", SELF, 2);
+        assert_eq!(quarantine.lose("a", SELF, 1, 10), Some(10));
+        assert_eq!(quarantine.lose("a", SELF, 2, 11), None);
+    }
+
+    #[test]
+    fn all_processes_of_an_engine_are_awaited_while_it_is_lost() {
+        let mut quarantine = engine();
+        let parent = getppid().unwrap_or(Pid::INIT);
+        for pid in [parent, parent] {
+            assert!(quarantine.join("a", Arc::new(EngineProcess::open(pid).unwrap())));
+        }
+        assert_eq!(quarantine.awaited().len(), 0);
+        quarantine.lose("a", SELF, 1, 10);
+        assert_eq!(quarantine.awaited().len(), 2);
+    }
+
+    #[test]
+    fn engines_are_bounded() {
+        let mut quarantine = Quarantine::<u8>::default();
+        let process = Arc::new(EngineProcess::open(getpid()).unwrap());
+        for engine in 0..ENGINES_MAX {
+            assert!(quarantine.join(&engine.to_string(), Arc::clone(&process)));
+        }
+        assert!(!quarantine.join("one more", Arc::clone(&process)));
+        assert!(quarantine.join("0", process));
+    }
+}

@@ -49,7 +49,7 @@ impl PacketListener {
     /// The next connection.
     pub(super) fn accept(&self) -> io::Result<PacketSocket> {
         let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC)?;
-        Ok(PacketSocket { socket })
+        Ok(socket.into())
     }
 }
 
@@ -77,9 +77,9 @@ pub(super) struct PacketSocket {
 /// A message that came.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received<'a> {
-    /// It.
+    /// The message.
     Packet(&'a [u8]),
-    /// None is there.
+    /// No message is there.
     Nothing,
     /// The other end is closed.
     End,
@@ -136,8 +136,13 @@ impl PacketSocket {
         if peer.uid != getuid() {
             return Ok(None);
         }
-        let pidfd = pidfd_open(peer.pid, PidfdFlags::empty())?;
-        Ok(Some(EngineProcess { pid: peer.pid, pidfd }))
+        Ok(Some(EngineProcess::open(peer.pid)?))
+    }
+}
+
+impl From<OwnedFd> for PacketSocket {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
     }
 }
 
@@ -155,6 +160,11 @@ pub(super) struct EngineProcess {
 }
 
 impl EngineProcess {
+    /// The process that has the number now.
+    pub(super) fn open(pid: Pid) -> Result<Self, Errno> {
+        Ok(Self { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? })
+    }
+
     /// Its number.
     pub(super) fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
