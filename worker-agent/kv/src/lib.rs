@@ -13,11 +13,13 @@ pub mod cost;
 pub mod disk;
 pub mod metrics;
 pub mod object;
+pub mod peer;
 pub mod plan;
 pub mod policy;
 pub mod shims;
 pub mod store;
 pub mod tier;
+pub mod transfer;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Memory that a file and other processes share.
 #![allow(unsafe_code)]
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::ptr::{NonNull, null_mut};
@@ -54,6 +54,28 @@ impl Mapping {
         assert!(end <= self.bytes, "{offset}..{end} of {}", self.bytes);
         // SAFETY: within the mapping, as was asserted.
         unsafe { self.first.add(offset).as_ptr() }
+    }
+
+    /// Writes bytes to a file or a socket; returns how many.
+    pub(super) fn write_to(&self, offset: usize, bytes: usize, to: impl AsFd) -> io::Result<usize> {
+        let from = self.address(offset, bytes);
+        // SAFETY: all bytes are within the mapping. The system reads them, as other processes do.
+        let written = unsafe { libc::write(to.as_fd().as_raw_fd(), from.cast(), bytes) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Reads bytes from a file or a socket; returns how many.
+    pub(super) fn read_from(
+        &self,
+        offset: usize,
+        bytes: usize,
+        from: impl AsFd,
+    ) -> io::Result<usize> {
+        let to = self.address(offset, bytes);
+        // SAFETY: all bytes are within the mapping. The system writes them for the caller, who is
+        // the slot's one writer.
+        let read = unsafe { libc::read(from.as_fd().as_raw_fd(), to.cast(), bytes) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
     /// Copies bytes in.

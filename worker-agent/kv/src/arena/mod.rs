@@ -9,6 +9,7 @@ use mapping::Mapping;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use stator_protos::name::BlockName;
 use std::io;
+use std::ops::Range;
 
 /// Slots begin at multiples of this many bytes, as direct I/O wants.
 pub const SLOT_ALIGNMENT: usize = 4096;
@@ -158,6 +159,46 @@ impl Arena {
         stream.finish()
     }
 
+    /// Writes a part of the block in a slot to a socket or a file, without a copy of it in between.
+    /// Returns the number of bytes that were written.
+    ///
+    /// # Errors
+    ///
+    /// As `write`.
+    pub(crate) fn send(
+        &self,
+        slot: SlotId,
+        part: Range<usize>,
+        to: impl AsFd,
+    ) -> io::Result<usize> {
+        self.mapping.write_to(self.place(slot, &part), part.len(), to)
+    }
+
+    /// Reads a part of the block in a slot from a socket or a file. The caller is the slot's one
+    /// writer. Returns the number of bytes that were read.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    pub(crate) fn receive(
+        &self,
+        slot: SlotId,
+        part: Range<usize>,
+        from: impl AsFd,
+    ) -> io::Result<usize> {
+        self.mapping.read_from(self.place(slot, &part), part.len(), from)
+    }
+
+    /// Copies bytes to `start` of the block in a slot. The caller is the slot's one writer.
+    pub(crate) fn write_part(&self, slot: SlotId, start: usize, kv: &[u8]) {
+        self.mapping.write(self.place(slot, &(start..start + kv.len())), kv);
+    }
+
+    /// Copies bytes from `start` of the block in a slot.
+    pub(crate) fn read_part(&self, slot: SlotId, start: usize, kv: &mut [u8]) {
+        self.mapping.read(self.place(slot, &(start..start + kv.len())), kv);
+    }
+
     /// Copies bytes to an offset in the arena. The caller is the one writer of the slots there.
     pub(crate) fn write_at(&self, offset: usize, bytes: &[u8]) {
         self.mapping.write(offset, bytes);
@@ -166,6 +207,12 @@ impl Arena {
     /// Copies bytes from an offset in the arena.
     pub(crate) fn read_at(&self, offset: usize, bytes: &mut [u8]) {
         self.mapping.read(offset, bytes);
+    }
+
+    /// Offset of a part of the block in a slot.
+    fn place(&self, slot: SlotId, part: &Range<usize>) -> usize {
+        assert!(part.start <= part.end && part.end <= self.block_bytes, "{part:?} of a block");
+        self.offset(slot) + part.start
     }
 
     fn offset(&self, slot: SlotId) -> usize {

@@ -1,0 +1,145 @@
+//! Work for the connections to a peer: whoever has room takes what is most urgent.
+
+use super::pull::{Pull, PullPart};
+use crate::Checksum;
+use crate::tier::{TierError, Urgency};
+use parking_lot::Mutex;
+use stator_protos::name::BlockName;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// Leases that are to be ended, at most: the peer ends the others itself at their deadline.
+const ENDS_MAX: usize = 64;
+
+/// Something to ask the peer for.
+pub(super) enum Job {
+    /// A lease of blocks.
+    Lease(LeaseJob),
+    /// The end of a lease.
+    End(u64),
+    /// A frame.
+    Part(Arc<Pull>, PullPart),
+}
+
+/// A lease that is wanted. Dropping it says that the peer did not answer.
+pub(super) struct LeaseJob {
+    pub(super) names: Vec<BlockName>,
+    /// Time for which it is needed.
+    pub(super) time: Duration,
+    pub(super) answer: oneshot::Sender<LeaseAnswer>,
+}
+
+/// The peer's answer.
+#[derive(Debug)]
+pub(super) enum LeaseAnswer {
+    /// The peer keeps the leading blocks; none where there are no checksums.
+    Leased { number: u64, checksums: Vec<Checksum> },
+    /// The peer has too many leases.
+    Busy,
+}
+
+/// The work for one peer's connections.
+pub(super) struct Board {
+    work: Mutex<BoardWork>,
+    /// Counts changes, so that no connection misses one.
+    changes: watch::Sender<u64>,
+    answers: AtomicU64,
+}
+
+#[derive(Default)]
+struct BoardWork {
+    leases: VecDeque<LeaseJob>,
+    ends: VecDeque<u64>,
+    demand: Vec<Arc<Pull>>,
+    others: Vec<Arc<Pull>>,
+}
+
+impl Board {
+    pub(super) fn new() -> Self {
+        Self { work: Mutex::default(), changes: watch::Sender::new(0), answers: AtomicU64::new(0) }
+    }
+
+    /// Sees all changes from now on.
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Says that there may be work.
+    pub(super) fn stir(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Counts an answer of the peer.
+    pub(super) fn answered(&self) {
+        self.answers.fetch_add(1, Relaxed);
+    }
+
+    /// Answers of the peer so far.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Relaxed)
+    }
+
+    /// Asks for a lease. The answer's sender is dropped if the peer does not answer.
+    pub(super) fn lease(
+        &self,
+        names: Vec<BlockName>,
+        time: Duration,
+    ) -> oneshot::Receiver<LeaseAnswer> {
+        let (answer, receiver) = oneshot::channel();
+        self.work.lock().leases.push_back(LeaseJob { names, time, answer });
+        self.stir();
+        receiver
+    }
+
+    /// Lets connections read the frames of a pull that has a lease.
+    pub(super) fn add(&self, pull: Arc<Pull>, urgency: Urgency) {
+        let mut work = self.work.lock();
+        let pulls = match urgency {
+            Urgency::Demand => &mut work.demand,
+            Urgency::Prefetch | Urgency::Offload => &mut work.others,
+        };
+        pulls.push(pull);
+        drop(work);
+        self.stir();
+    }
+
+    /// Ends a pull and its lease.
+    pub(super) fn remove(&self, pull: &Arc<Pull>) {
+        let mut work = self.work.lock();
+        work.demand.retain(|other| !Arc::ptr_eq(other, pull));
+        work.others.retain(|other| !Arc::ptr_eq(other, pull));
+        if let Some(lease) = pull.lease().filter(|_| work.ends.len() < ENDS_MAX) {
+            work.ends.push_back(lease);
+        }
+        drop(work);
+        self.stir();
+    }
+
+    /// The most urgent work: leases, because others can be read meanwhile, then frames on demand,
+    /// then all other frames.
+    pub(super) fn take(&self) -> Option<Job> {
+        let mut work = self.work.lock();
+        if let Some(number) = work.ends.pop_front() {
+            return Some(Job::End(number));
+        }
+        while let Some(lease) = work.leases.pop_front() {
+            if !lease.answer.is_closed() {
+                return Some(Job::Lease(lease));
+            }
+        }
+        let mut pulls = work.demand.iter().chain(&work.others);
+        pulls.find_map(|pull| Some(Job::Part(pull.clone(), pull.ask()?)))
+    }
+
+    /// Fails all work: there is no connection to the peer.
+    pub(super) fn fail(&self, error: TierError) {
+        let mut work = self.work.lock();
+        work.leases.clear();
+        work.ends.clear();
+        work.demand.iter().chain(&work.others).for_each(|pull| pull.fail(error));
+    }
+}

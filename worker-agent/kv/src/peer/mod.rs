@@ -1,0 +1,183 @@
+//! The tier of other agents: reads blocks that they hold into the arena.
+//!
+//! Nobody lists what other agents hold. [`PeerTier::hint`] says that one of them has some blocks:
+//! the router knows, and tells with the request. Reads of blocks that follow one another are done
+//! together. Blocks go one way: a peer is read from, never written to.
+//!
+//! The way of a read: [`PeerTier::read`] finds the peer by its hint and queues the read (`queue`).
+//! The peer's task (`dispatch`) makes batches of them, and for each batch gets a lease and waits
+//! until its blocks are there (`pull`). Connections (`stream`) take the frames to ask for from the
+//! peer's board (`board`), the urgent ones first.
+
+mod board;
+mod common;
+mod counts;
+mod dispatch;
+mod health;
+mod hints;
+mod pull;
+mod queue;
+mod settings;
+mod stream;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests;
+
+pub use common::ReportListener;
+pub use counts::PeerCounts;
+pub use settings::PeerSettings;
+
+use crate::arena::Arena;
+use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
+use crate::transfer::FleetKey;
+use crate::{Block, BlockForm};
+use common::PeerCommon;
+use counts::Counters;
+use dispatch::Peer;
+use hints::Hints;
+use parking_lot::Mutex;
+use queue::QueuedRead;
+use rustc_hash::FxHashMap;
+use stator_protos::kv_event::Medium;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Blocks of other agents.
+pub struct PeerTier {
+    common: Arc<PeerCommon>,
+    runtime: Handle,
+    peers: Mutex<Peers>,
+}
+
+#[derive(Default)]
+struct Peers(FxHashMap<SocketAddr, RunningPeer>);
+
+struct RunningPeer {
+    peer: Arc<Peer>,
+    task: AbortHandle,
+}
+
+impl PeerTier {
+    /// A tier that reads blocks of this form into `arena`.
+    ///
+    /// Its work is done on `runtime`. A connection checks half a mebibyte at a time there, which
+    /// takes up to a quarter of a millisecond.
+    pub fn new(
+        arena: Arc<Arena>,
+        form: BlockForm,
+        key: FleetKey,
+        settings: PeerSettings,
+        runtime: Handle,
+        listener: ReportListener,
+    ) -> Self {
+        let counters = Counters::default();
+        let hints = Mutex::new(Hints::new(settings.hints_max));
+        let instance = rand::random();
+        let common = PeerCommon { settings, form, key, arena, listener, counters, hints, instance };
+        Self { common: Arc::new(common), runtime, peers: Mutex::default() }
+    }
+
+    /// Another agent holds these blocks, which follow one another in a sequence. It answers readers
+    /// at `peer`. Without a fleet secret, agents on other machines are not believed.
+    pub fn hint(&self, peer: SocketAddr, blocks: &[Block]) {
+        if !self.common.key.covers(peer.ip()) {
+            tracing::debug!(%peer, "peer ignored: no fleet secret vouches for it");
+            return;
+        }
+        let max = self.common.settings.peers_max;
+        let mut peers = self.peers.lock();
+        let is_used = peers.find_or_start(peer, max, || self.start(peer));
+        drop(peers);
+        if !is_used {
+            return;
+        }
+        let changes = self.common.hints.lock().insert(peer, blocks);
+        // Outside the lock, because the store has locks of its own.
+        if !changes.forgotten.is_empty() {
+            (self.common.listener)(TierReport::Gone(changes.forgotten));
+        }
+        if !changes.new.is_empty() {
+            (self.common.listener)(TierReport::Found(changes.new));
+        }
+    }
+
+    /// Work since the start.
+    pub fn counts(&self) -> PeerCounts {
+        self.common.counters.counts()
+    }
+
+    fn start(&self, address: SocketAddr) -> RunningPeer {
+        let peer = Arc::new(Peer::new(self.common.clone(), address));
+        let task = self.runtime.spawn(peer.clone().run()).abort_handle();
+        RunningPeer { peer, task }
+    }
+
+    /// Reports a read that comes to nothing, after the call that asked for it.
+    fn refuse(&self, read: TierRead, error: TierError) {
+        let common = self.common.clone();
+        self.runtime.spawn(async move { common.report(read, Err(error)) });
+    }
+}
+
+impl Peers {
+    /// Whether the peer at this address may be read from. Starts it where there is room, at the cost
+    /// of one that has nothing to do.
+    fn find_or_start(
+        &mut self,
+        address: SocketAddr,
+        max: usize,
+        start: impl FnOnce() -> RunningPeer,
+    ) -> bool {
+        if !self.0.contains_key(&address) && self.0.len() >= max {
+            // Shunned peers stay, so that they are not forgiven too early.
+            let is_spare = |peer: &Peer| peer.is_idle() && !peer.is_shunned();
+            let spare = self.0.iter().find(|(_, running)| is_spare(&running.peer));
+            let Some(spare) = spare.map(|(address, _)| *address) else { return false };
+            self.0.remove(&spare);
+        }
+        !self.0.entry(address).or_insert_with(start).peer.is_shunned()
+    }
+}
+
+impl Drop for RunningPeer {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.peer.fail_queued(TierError::Failed);
+    }
+}
+
+impl Tier for PeerTier {
+    fn medium(&self) -> Medium {
+        Medium::Remote
+    }
+
+    fn read(&self, read: TierRead) {
+        let hint = self.common.hints.lock().get(read.name);
+        let Some(hint) = hint else { return self.refuse(read, TierError::Missing) };
+        let deadline = Instant::now() + self.common.settings.read_deadline;
+        let peers = self.peers.lock();
+        let running = peers.0.get(&hint.peer).filter(|running| !running.peer.is_shunned());
+        let pushed = running.map(|running| running.peer.push(QueuedRead { read, hint, deadline }));
+        match pushed {
+            Some(Ok(())) => {}
+            Some(Err(_)) => self.refuse(read, TierError::Busy),
+            None => self.refuse(read, TierError::Missing),
+        }
+    }
+
+    /// Refuses: a peer is read from, never written to.
+    fn write(&self, write: TierWrite) {
+        let common = self.common.clone();
+        self.runtime.spawn(async move {
+            let (name, slot) = (write.block.name, write.slot);
+            (common.listener)(TierReport::Written { name, slot, result: Err(TierError::Full) });
+        });
+    }
+
+    fn clear(&self) {
+        self.common.hints.lock().clear();
+    }
+}
