@@ -46,6 +46,10 @@ impl ReadSpeed {
         let is_queued = self.in_flight > 0;
         if !is_queued {
             self.progress = now;
+            if self.is_stale(now) {
+                self.latency.doubt();
+                self.per_block.doubt();
+            }
         }
         self.in_flight += 1;
         ReadTicket { started: now, is_queued }
@@ -106,6 +110,11 @@ impl Average {
     fn add(&mut self, sample: f64, over: f64) {
         self.samples = (self.samples + 1.0).min(over);
         self.mean += (sample - self.mean) / self.samples;
+    }
+
+    /// Gives the next samples more weight: what was measured is long ago.
+    fn doubt(&mut self) {
+        self.samples = self.samples.min(2.0);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads from the tiers: what a request loads, and what it had better compute.
 
+use super::load_step::LoadStep;
 use super::requests::Request;
 use super::slots::SlotState;
 use super::tiers::tiers_of;
@@ -12,13 +13,6 @@ use std::time::Duration;
 
 /// Blocks that are read to measure a tier again which was long found too slow.
 const PROBE_BLOCKS: usize = 8;
-
-/// A block behind the ready ones of a prompt, and its source.
-pub(super) struct LoadStep {
-    block: Block,
-    slot: Option<SlotId>,
-    source: LoadSource,
-}
 
 impl BlockStore {
     /// Pins the blocks behind the ready ones that are loaded faster than computed: those on their

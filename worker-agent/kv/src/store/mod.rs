@@ -14,6 +14,7 @@ mod asks;
 mod content;
 mod down;
 mod index;
+mod load_step;
 mod loads;
 mod owners;
 mod reports;
@@ -29,6 +30,8 @@ mod waits;
 mod model_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tier_tests;
 
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
 pub use content::SlotContent;
@@ -38,9 +41,8 @@ pub use stats::{ErrorCounts, Stats, TierStats};
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector};
 use index::BlockIndex;
-use loads::LoadStep;
-use owners::Owner;
-use requests::Requests;
+use load_step::LoadStep;
+use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;
 use slots::Slots;
 use std::collections::VecDeque;

@@ -1,19 +1,9 @@
 //! Engines come, fill slots and go.
 
+use super::requests::Owner;
 use super::slots::SlotState;
 use super::{BlockStore, Filled, OwnerId};
 use crate::{Block, Checksum, Now, SlotId};
-
-/// An engine that uses the store.
-#[derive(Debug, Default)]
-pub(super) struct Owner {
-    /// Slots that it holds to fill.
-    pub(super) granted: usize,
-    /// Requests of it that have pins.
-    pub(super) requests: usize,
-    /// The connection is gone, but the process may still read and fill its slots.
-    pub(super) is_lost: bool,
-}
 
 impl BlockStore {
     /// A new owner.

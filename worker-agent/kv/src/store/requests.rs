@@ -1,9 +1,20 @@
-//! Requests with pins, and those of them that wait for blocks on their way.
+//! Owners, their requests with pins, and those of them that wait for blocks on their way.
 
 use super::action::{OwnerId, RequestId};
 use crate::{Now, SlotId};
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// An engine that uses the store.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    /// Slots that it holds to fill.
+    pub(super) granted: usize,
+    /// Requests of it that have pins.
+    pub(super) requests: usize,
+    /// The connection is gone, but the process may still read and fill its slots.
+    pub(super) is_lost: bool,
+}
 
 /// A request of an owner.
 pub(super) type RequestKey = (OwnerId, RequestId);

@@ -6,24 +6,24 @@ use crate::{Block, Checksum, Now, SlotId};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 
-const DISK: TierId = TierId(0);
+pub(super) const DISK: TierId = TierId(0);
 
-struct Bench {
-    store: BlockStore,
-    owner: OwnerId,
-    now: Now,
+pub(super) struct Bench {
+    pub(super) store: BlockStore,
+    pub(super) owner: OwnerId,
+    pub(super) now: Now,
 }
 
-fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
+pub(super) fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
     range.map(BlockName).collect()
 }
 
-fn block(name: u128) -> Block {
+pub(super) fn block(name: u128) -> Block {
     Block { name: BlockName(name), hash: None, parent: None, depth: name as u32 }
 }
 
 impl Bench {
-    fn new(slots: u32, tiers: Vec<TierSettings>) -> Self {
+    pub(super) fn new(slots: u32, tiers: Vec<TierSettings>) -> Self {
         let mut settings = StoreSettings::new(slots, 4096, tiers);
         settings.granted_max = slots as usize;
         let mut store = BlockStore::new(settings);
@@ -31,33 +31,33 @@ impl Bench {
         Self { store, owner, now: Now::ZERO }
     }
 
-    fn with_disk(slots: u32) -> Self {
+    pub(super) fn with_disk(slots: u32) -> Self {
         Self::new(slots, vec![TierSettings::new(Medium::Disk)])
     }
 
-    fn fill(&mut self, range: std::ops::Range<u128>) -> Vec<Filled> {
+    pub(super) fn fill(&mut self, range: std::ops::Range<u128>) -> Vec<Filled> {
         range.map(|name| self.fill_one(name)).collect()
     }
 
-    fn fill_one(&mut self, name: u128) -> Filled {
+    pub(super) fn fill_one(&mut self, name: u128) -> Filled {
         let slot = self.store.grant(self.owner, 1, self.now)[0];
         self.store.filled(self.owner, slot, block(name), Checksum(name as u64), self.now)
     }
 
-    fn ask(&mut self, request: u64, range: std::ops::Range<u128>) -> Found {
+    pub(super) fn ask(&mut self, request: u64, range: std::ops::Range<u128>) -> Found {
         let names = names(range);
         self.store.ask(self.owner, RequestId(request), &names, Duration::ZERO, self.now)
     }
 
-    fn end(&mut self, request: u64) {
+    pub(super) fn end(&mut self, request: u64) {
         self.store.end(self.owner, RequestId(request), self.now);
     }
 
-    fn actions(&mut self) -> Vec<Action> {
+    pub(super) fn actions(&mut self) -> Vec<Action> {
         std::iter::from_fn(|| self.store.next_action()).collect()
     }
 
-    fn reads(&mut self) -> Vec<(BlockName, SlotId)> {
+    pub(super) fn reads(&mut self) -> Vec<(BlockName, SlotId)> {
         let read = |action| match action {
             Action::Read { read, .. } => Some((read.name, read.slot)),
             _ => None,
@@ -65,7 +65,7 @@ impl Bench {
         self.actions().into_iter().filter_map(read).collect()
     }
 
-    fn writes(&mut self) -> Vec<(BlockName, SlotId)> {
+    pub(super) fn writes(&mut self) -> Vec<(BlockName, SlotId)> {
         let write = |action| match action {
             Action::Write { write, .. } => Some((write.block.name, write.slot)),
             _ => None,
@@ -74,7 +74,7 @@ impl Bench {
     }
 
     /// The answers to waiting requests: request, slots, pending.
-    fn answers(&mut self) -> Vec<(u64, usize, usize)> {
+    pub(super) fn answers(&mut self) -> Vec<(u64, usize, usize)> {
         let ready = |action| match action {
             Action::Ready { request, slots, pending, .. } => {
                 Some((request.0, slots.len(), pending))
@@ -84,18 +84,18 @@ impl Bench {
         self.actions().into_iter().filter_map(ready).collect()
     }
 
-    fn found(&mut self, range: std::ops::Range<u128>) {
+    pub(super) fn found(&mut self, range: std::ops::Range<u128>) {
         let blocks = range.map(block).collect();
         self.store.report(DISK, TierReport::Found(blocks), self.now);
     }
 
-    fn read_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
+    pub(super) fn read_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
         let (name, slot) = of;
         let result = result.map(|()| Checksum(name.0 as u64));
         self.store.report(DISK, TierReport::Read { name, slot, result }, self.now);
     }
 
-    fn write_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
+    pub(super) fn write_ends(&mut self, of: (BlockName, SlotId), result: Result<(), TierError>) {
         let (name, slot) = of;
         self.store.report(DISK, TierReport::Written { name, slot, result }, self.now);
     }

@@ -1,0 +1,203 @@
+//! What is read from tiers, what is written to them, and when they are left alone.
+
+use super::tests::{Bench, DISK, names};
+use super::*;
+use crate::tier::{TierError, TierReport};
+use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
+
+fn ms(of: u64) -> Duration {
+    Duration::from_millis(of)
+}
+
+fn disk() -> TierSettings {
+    TierSettings::new(Medium::Disk)
+}
+
+impl Bench {
+    fn ask_with(&mut self, request: u64, range: std::ops::Range<u128>, prefill: Duration) -> Found {
+        let names = names(range);
+        self.store.ask(self.owner, RequestId(request), &names, prefill, self.now)
+    }
+
+    /// Ends all reads in flight, each `per_block` after the one before.
+    fn serve(&mut self, per_block: Duration) {
+        for read in self.reads() {
+            self.now += per_block;
+            self.read_ends(read, Ok(()));
+        }
+        self.actions();
+    }
+}
+
+#[test]
+fn tier_never_slower_than_recompute() {
+    let mut bench = Bench::with_disk(64);
+    bench.found(0..48);
+    // The tier is not known yet: it is tried.
+    assert_eq!(bench.ask_with(1, 0..16, ms(1)).pending, 16);
+    bench.serve(ms(10));
+    let found = bench.ask_with(2, 16..32, ms(1));
+    assert_eq!((found.ready.len(), found.pending), (0, 0));
+    assert_eq!(bench.store.stats().tiers[0].refused_by_cost, 16);
+    assert_eq!(bench.ask_with(3, 16..32, ms(50)).pending, 16);
+}
+
+#[test]
+fn a_tier_found_too_slow_is_measured_again_without_a_wait() {
+    let mut bench = Bench::with_disk(200);
+    bench.found(0..180);
+    bench.ask_with(1, 0..16, ms(1));
+    bench.serve(ms(10));
+    bench.end(1);
+    for at in 1..5_u32 {
+        bench.now += Duration::from_secs(11);
+        let from = u128::from(at) * 14;
+        if bench.ask_with(2, from + 2..from + 16, ms(1)).pending > 0 {
+            return;
+        }
+        bench.end(2);
+        // By now the tier is fast: eight blocks come at once.
+        bench.serve(Duration::ZERO);
+    }
+    panic!("the tier is never read again");
+}
+
+#[test]
+fn nobody_waits_longer_than_computing_takes() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..3);
+    bench.ask_with(1, 0..3, ms(20));
+    assert_eq!(bench.store.next_deadline(), Some(ms(60)));
+}
+
+#[test]
+fn a_tier_that_hangs_gets_no_more_reads() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..4);
+    bench.ask(1, 0..1);
+    let read = bench.reads()[0];
+    bench.now += Duration::from_secs(3);
+    assert_eq!(bench.ask(2, 1..3).pending, 0);
+    assert_eq!(bench.store.stats().tiers[0].refused_by_load, 1);
+    bench.read_ends(read, Ok(()));
+    assert_eq!(bench.ask(3, 1..3).pending, 2);
+}
+
+#[test]
+fn the_nearest_tier_that_works_is_read() {
+    let tiers = vec![TierSettings { reads_max: 1, ..disk() }, TierSettings::new(Medium::Remote)];
+    let mut bench = Bench::new(8, tiers);
+    bench.found(0..3);
+    let blocks = (0..3).map(super::tests::block).collect();
+    bench.store.report(TierId(1), TierReport::Found(blocks), bench.now);
+    assert_eq!(bench.ask(1, 0..3).pending, 3);
+    let stats = bench.store.stats();
+    assert_eq!((stats.tiers[0].demanded, stats.tiers[1].demanded), (1, 2));
+}
+
+#[test]
+fn a_prefetched_block_is_ready_when_it_is_asked_for() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..2);
+    bench.store.prefetch(&names(0..4), bench.now);
+    bench.serve(ms(1));
+    assert_eq!(bench.ask(1, 0..4).ready.len(), 2);
+    assert_eq!(bench.store.stats().tiers[0].prefetched, 2);
+}
+
+#[test]
+fn writes_keep_to_their_budget() {
+    let tier = TierSettings { write_bytes_per_s: Some(2 * 4096), ..disk() };
+    let mut bench = Bench::new(32, vec![tier]);
+    bench.fill(0..5);
+    let first = bench.writes();
+    assert_eq!(first.len(), 2);
+    first.into_iter().for_each(|write| bench.write_ends(write, Ok(())));
+    assert_eq!(bench.writes().len(), 0);
+    bench.now += ms(500);
+    bench.store.expire(bench.now);
+    assert_eq!(bench.writes().len(), 1);
+}
+
+#[test]
+fn a_full_tier_is_not_written_to_for_a_while() {
+    let mut bench = Bench::with_disk(32);
+    bench.fill(0..1);
+    let write = bench.writes()[0];
+    bench.write_ends(write, Err(TierError::Full));
+    bench.fill(1..2);
+    assert_eq!(bench.writes().len(), 0);
+    bench.now += Duration::from_secs(10);
+    bench.store.expire(bench.now);
+    assert_eq!(bench.writes()[0].0, BlockName(1));
+}
+
+#[test]
+fn a_busy_tier_gets_the_block_later() {
+    let mut bench = Bench::with_disk(32);
+    bench.fill(0..1);
+    let write = bench.writes()[0];
+    bench.write_ends(write, Err(TierError::Busy));
+    assert_eq!(bench.writes().len(), 0);
+    bench.now += ms(100);
+    bench.store.expire(bench.now);
+    assert_eq!(bench.writes(), [write]);
+}
+
+#[test]
+fn on_the_second_touch_a_block_is_written() {
+    let tier = TierSettings { admission: TierAdmission::SecondTouch, ..disk() };
+    let mut bench = Bench::new(8, vec![tier]);
+    bench.fill(0..3);
+    assert_eq!(bench.writes(), []);
+    bench.ask(1, 0..2);
+    bench.end(1);
+    // A call that does nothing else continues the writes.
+    bench.store.expire(bench.now);
+    assert_eq!(bench.writes().len(), 2);
+    assert_eq!(bench.ask(2, 0..2).ready.len(), 2);
+    bench.store.expire(bench.now);
+    assert_eq!(bench.writes(), []);
+}
+
+#[test]
+fn a_used_block_is_written_before_it_is_evicted() {
+    let mut bench = Bench::with_disk(8);
+    // Nothing is written while the tier is paused, and the write is given up for newer blocks.
+    bench.fill(0..1);
+    let write = bench.writes()[0];
+    bench.ask(1, 0..1);
+    bench.end(1);
+    bench.write_ends(write, Err(TierError::Full));
+    bench.now += Duration::from_secs(10);
+    let granted = bench.store.grant(bench.owner, 8, bench.now);
+    assert_eq!(granted.len(), 7);
+    let again = bench.writes();
+    assert_eq!(again, [write]);
+    bench.write_ends(write, Ok(()));
+    assert_eq!(bench.store.grant(bench.owner, 1, bench.now), [write.1]);
+    assert_eq!(bench.store.stats().evictions_for_good, 0);
+}
+
+#[test]
+fn a_block_that_left_the_tier_is_not_read() {
+    let mut bench = Bench::with_disk(8);
+    bench.found(0..2);
+    bench.store.report(DISK, TierReport::Gone(names(0..1)), bench.now);
+    assert_eq!(bench.ask(1, 0..2), Found::default());
+    let stats = bench.store.stats();
+    assert_eq!((stats.tiers[0].held, stats.tiers[0].gone), (1, 1));
+}
+
+#[test]
+fn a_request_that_asks_again_keeps_what_it_was_told() {
+    let mut bench = Bench::new(4, Vec::new());
+    bench.fill(0..3);
+    bench.ask(1, 0..3);
+    bench.ask(1, 0..1);
+    bench.ask(1, 0..1);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 1);
+    bench.end(1);
+    assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 3);
+}
