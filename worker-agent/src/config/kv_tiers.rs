@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 /// Bytes of a gigabyte, as the flags count.
 const GB: f64 = 1e9;
+/// Room on a disk where nothing is said of it, in units of host memory.
+const DISK_FACTOR: f64 = 10.0;
 /// Largest tier in GB, a petabyte.
 const GB_MAX: f64 = 1e6;
 
@@ -23,11 +25,12 @@ pub struct KvTierArgs {
 
     /// Folder on a local disk for KV that host memory has no room for. KV there outlives agent and
     /// engine. The agent makes the folder if it is missing; each agent needs a folder of its own.
-    /// Needs `--kv-host-gb` and `--kv-disk-gb`.
+    /// Needs `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_DISK_DIR", value_name = "DIR")]
     pub kv_disk_dir: Option<PathBuf>,
 
-    /// Room for KV in `--kv-disk-dir`, in GB. `stator up` divides it among its agents.
+    /// Room for KV in `--kv-disk-dir`, in GB. `stator up` divides it among its agents. Default: ten
+    /// times `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_DISK_GB", value_name = "GB")]
     pub kv_disk_gb: Option<f64>,
 
@@ -94,14 +97,8 @@ impl KvTierArgs {
         {
             faults.0.push(format!("kv-disk-gb: {disk_gb} is not above 0 and at most {GB_MAX}"));
         }
-        match (&self.kv_disk_dir, self.kv_disk_gb) {
-            (Some(dir), None) => {
-                faults.0.push(format!("kv-disk-gb: needed with kv-disk-dir {dir:?}"));
-            }
-            (None, Some(gb)) => {
-                faults.0.push(format!("kv-disk-dir: needed with kv-disk-gb {gb}"));
-            }
-            _ => {}
+        if let (None, Some(gb)) = (&self.kv_disk_dir, self.kv_disk_gb) {
+            faults.0.push(format!("kv-disk-dir: needed with kv-disk-gb {gb}"));
         }
         if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
             faults.0.push(fault);
@@ -118,10 +115,10 @@ impl KvTierArgs {
         let usable = faults.0.len() == before && host_gb > 0.0;
         usable.then(|| KvTierSettings {
             host_bytes: (host_gb * GB) as u64,
-            disk: self
-                .kv_disk_dir
-                .zip(self.kv_disk_gb)
-                .map(|(dir, gb)| KvDiskSettings { dir, bytes: (gb * GB) as u64 }),
+            disk: self.kv_disk_dir.map(|dir| {
+                let gb = self.kv_disk_gb.unwrap_or(host_gb * DISK_FACTOR);
+                KvDiskSettings { dir, bytes: (gb * GB) as u64 }
+            }),
             object: self.kv_object,
         })
     }
@@ -184,9 +181,15 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_has_room_for_ten_times_the_host_memory_unless_told() {
+        let tiers = check(EngineKind::Builtin, &["--kv-host-gb=1.5", "--kv-disk-dir=/d"]).unwrap();
+        assert_eq!(tiers.unwrap().disk.unwrap().bytes, 15_000_000_000);
+    }
+
+    #[test]
     fn every_fault_is_reported_with_flag_value_and_limit() {
         let lower = ["--kv-disk-dir=/d", "--kv-object=ftp://x", "--kv-disk-gb=0"];
-        let cases: [(&[&str], &[&str]); 5] = [
+        let cases: [(&[&str], &[&str]); 4] = [
             (
                 &lower,
                 &[
@@ -199,10 +202,6 @@ mod tests {
             (&["--kv-host-gb=64"], &["kv-host-gb: 64 GB are more than the memory here, 24.0 GB"]),
             (&["--kv-host-gb=NaN"], &["kv-host-gb: NaN is not in 0..=1000000"]),
             (&["--kv-host-gb=-1"], &["kv-host-gb: -1 is not in 0..=1000000"]),
-            (
-                &["--kv-host-gb=1", "--kv-disk-dir=/d"],
-                &["kv-disk-gb: needed with kv-disk-dir \"/d\""],
-            ),
         ];
         for (flags, expected) in cases {
             assert_eq!(check(EngineKind::Builtin, flags).unwrap_err(), expected, "{flags:?}");

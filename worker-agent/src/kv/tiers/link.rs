@@ -90,20 +90,19 @@ impl OuterTiers for EngineTiers {
     }
 
     fn store(&mut self, block: &OuterBlock, kv: &[u8]) {
-        let EngineLink { cache, client, .. } = &*self.link;
+        let client = &self.link.client;
         if self.granted.is_empty() {
             self.granted = client.grant(1);
         }
         // Without room the block is forgotten when the engine evicts it.
         let Some(slot) = self.granted.pop() else { return };
-        cache.arena().write(slot, kv);
         let stored = Block {
             name: block.key.name,
             hash: Some(block.key.hash),
             parent: block.parent,
             depth: block.depth,
         };
-        self.granted.extend(client.filled(&[(slot, stored)]));
+        self.granted.extend(client.store(slot, stored, kv));
     }
 }
 
