@@ -314,7 +314,12 @@ mod tests {
     fn an_agent_has_its_share_of_the_tiers_and_a_folder_of_its_own() {
         let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 9_000_000_000 };
         let object = Some("s3://b/p".into());
-        let tiers = KvTierSettings { host_bytes: 1_500_000_000, disk: Some(disk), object };
+        let tiers = KvTierSettings {
+            host_bytes: 1_500_000_000,
+            disk: Some(disk),
+            object,
+            socket_dir: None,
+        };
         assert_eq!(
             tier_flags(&tiers, 1, 1.0 / 3.0),
             [

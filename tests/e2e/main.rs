@@ -31,3 +31,4 @@ mod tenants;
 mod testbed;
 mod traces;
 mod vllm;
+mod vllm_tiers;

@@ -102,6 +102,20 @@ pub(crate) fn question(model: &str, prompt: &[u32], max_tokens: u32) -> (&'stati
 ///
 /// When it does not come to serve, with what it printed.
 pub async fn serve(bed: &Bed, role: Role, extra: &[&str]) -> VllmServer {
+    serve_with(bed, role, extra, &[]).await
+}
+
+/// As [`serve`], with further variables of its environment.
+///
+/// # Panics
+///
+/// As [`serve`].
+pub async fn serve_with(
+    bed: &Bed,
+    role: Role,
+    extra: &[&str],
+    variables: &[(&str, &str)],
+) -> VllmServer {
     let address = unused_address();
     let directory = TempDir::new().expect("a temporary directory");
     let host = address.ip().to_string();
@@ -118,7 +132,8 @@ pub async fn serve(bed: &Bed, role: Role, extra: &[&str]) -> VllmServer {
     command.args(["--port", &PORT.to_string(), "--kv-events-config", &events.to_string()]);
     command.args(["--enable-scale-out", "--enable-prompt-tokens-details"]);
     command.args(connector(role)).args(flags(role, 1)).args(extra);
-    command.envs(environment(1)).env("VLLM_NIXL_SIDE_CHANNEL_HOST", &host);
+    command.envs(environment(1)).envs(variables.iter().copied());
+    command.env("VLLM_NIXL_SIDE_CHANNEL_HOST", &host);
     command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", SIDE_CHANNEL_PORT.to_string());
     let tool = Tool::start(command.process_group(0));
     for mark in WAY {

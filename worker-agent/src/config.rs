@@ -146,6 +146,11 @@ impl TryFrom<AgentArgs> for AgentSettings {
         if let Some(Runs::Own(own)) = &mut engine {
             own.options.name_key = access.kv.name_key.clone();
         }
+        if let Some(Runs::Stock(stock)) = &mut engine {
+            stock.kv_tiers = kv_tiers.clone();
+            stock.object_key = access.kv.object_key;
+            faults.0.extend(stock.tiers_fault());
+        }
         planes.check(&mut faults);
         let zmq = planes.zmq.listen(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));

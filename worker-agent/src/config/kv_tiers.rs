@@ -38,6 +38,13 @@ pub struct KvTierArgs {
     /// a shared directory. Needs `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_OBJECT", value_name = "URL")]
     pub kv_object: Option<String>,
+
+    /// Folder where engines that the agent does not start find its tiers: the socket `kv.sock`, and
+    /// the modules that a `vllm` loads. The agent makes the folder if it is missing; each agent
+    /// needs a folder of its own. Needs `--kv-host-gb`. Default: a temporary folder, which only an
+    /// engine that the agent starts is told of.
+    #[arg(long, env = "STATOR_KV_SOCKET_DIR", value_name = "DIR")]
+    pub kv_socket_dir: Option<PathBuf>,
 }
 
 /// The tiers of an agent. A value of this type is valid.
@@ -49,6 +56,8 @@ pub struct KvTierSettings {
     pub disk: Option<KvDiskSettings>,
     /// URL of the object store.
     pub object: Option<String>,
+    /// Folder where engines in other processes find the tiers; `None` for a temporary one.
+    pub socket_dir: Option<PathBuf>,
 }
 
 /// A disk tier.
@@ -103,14 +112,20 @@ impl KvTierArgs {
         if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
             faults.0.push(fault);
         }
-        let below =
-            [("kv-disk-dir", self.kv_disk_dir.is_some()), ("kv-object", self.kv_object.is_some())];
-        // Blocks go through host memory on their way to and from the tiers below.
+        let below = [
+            ("kv-disk-dir", self.kv_disk_dir.is_some()),
+            ("kv-object", self.kv_object.is_some()),
+            ("kv-socket-dir", self.kv_socket_dir.is_some()),
+        ];
+        // Blocks go through host memory on their way to and from engines and the tiers below.
         for (flag, _) in below.into_iter().filter(|(_, given)| *given && host_gb == 0.0) {
             faults.0.push(format!("{flag}: needs kv-host-gb above 0"));
         }
         if host_gb != 0.0 && !matches!(engine, EngineKind::Builtin | EngineKind::Vllm) {
             faults.0.push("kv-host-gb: needs --engine builtin or vllm".into());
+        }
+        if self.kv_socket_dir.is_some() && engine != EngineKind::Vllm {
+            faults.0.push("kv-socket-dir: needs --engine vllm".into());
         }
         let usable = faults.0.len() == before && host_gb > 0.0;
         usable.then(|| KvTierSettings {
@@ -120,6 +135,7 @@ impl KvTierArgs {
                 KvDiskSettings { dir, bytes: (gb * GB) as u64 }
             }),
             object: self.kv_object,
+            socket_dir: self.kv_socket_dir,
         })
     }
 }
@@ -176,7 +192,8 @@ mod tests {
         let flags = [&["--kv-host-gb=0.5"], &disk[..], &["--kv-object=s3://b/p"]].concat();
         let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 2_250_000_000 };
         let object = Some("s3://b/p".into());
-        let tiers = KvTierSettings { host_bytes: 500_000_000, disk: Some(disk), object };
+        let tiers =
+            KvTierSettings { host_bytes: 500_000_000, disk: Some(disk), object, socket_dir: None };
         assert_eq!(check(EngineKind::Vllm, &flags), Ok(Some(tiers)));
     }
 

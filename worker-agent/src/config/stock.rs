@@ -2,7 +2,7 @@
 //! of the OpenAI API.
 
 use super::stock_args::StockArgs;
-use super::{EngineArgs, EngineKind, Faults, ScheduleArg, key, openai};
+use super::{EngineArgs, EngineKind, Faults, KvTierSettings, ScheduleArg, key, openai};
 use stator_dialect::{ApiKey, Kind};
 use stator_protos::discovery::Role;
 use stator_runtime::config::ConfigError;
@@ -50,6 +50,10 @@ pub struct StockSettings {
     pub prefill_timeout: Duration,
     /// Longest text of the engine's own metrics, in bytes; 0 shows none.
     pub own_metrics_bytes_max: usize,
+    /// Tiers where the engine keeps KV.
+    pub kv_tiers: Option<KvTierSettings>,
+    /// Key by which an object store's blocks are known to be the fleet's.
+    pub object_key: Option<[u8; 32]>,
 }
 
 /// Origin of an engine.
@@ -125,6 +129,19 @@ impl StockSettings {
             canary_idle: Some(seconds(stock.canary_idle_s)).filter(|idle| !idle.is_zero()),
             prefill_timeout: Duration::from_millis(stock.prefill_timeout_ms),
             own_metrics_bytes_max: stock.engine_metrics_max_bytes as usize,
+            kv_tiers: None,
+            object_key: None,
+        })
+    }
+}
+
+impl StockSettings {
+    /// A fault if the engine runs already and could not find the tiers.
+    pub(super) fn tiers_fault(&self) -> Option<String> {
+        let tiers = self.kv_tiers.as_ref().filter(|tiers| tiers.socket_dir.is_none());
+        (tiers.is_some() && matches!(self.origin, Origin::Attached { .. })).then(|| {
+            "kv-socket-dir: needed with attach and kv-host-gb, for the engine to find its tiers"
+                .into()
         })
     }
 }

@@ -4,6 +4,7 @@ use super::host::Host;
 use super::metrics::StockMetrics;
 use super::place::EnginePlace;
 use super::probe::Probe;
+use super::tiers::TierService;
 use crate::config::StockSettings;
 use stator_dialect::Description;
 use std::sync::Arc;
@@ -18,4 +19,6 @@ pub(crate) struct StockEngine {
     pub(super) block_size: u32,
     pub(super) total_blocks: u32,
     pub(super) metrics: StockMetrics,
+    /// Kept for the engine, which uses them in its own process.
+    pub(super) _tiers: Option<TierService>,
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use stator_dialect::{Connector, Dialect, Kind};
 use stator_protos::discovery::Role;
 use stator_supervise::{
-    EngineCommand, Events, Key, Options, Policy, Recipe, Supervisor, command, ports,
+    EngineCommand, Events, Key, KvTiers, Options, Policy, Recipe, Supervisor, command, ports,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) struct Launch {
 }
 
 /// Prepares the start of the engine that the settings name, unless it runs already, and its place.
-/// The engine's output is logged under `name`.
+/// The engine's output is logged under `name`; it keeps KV in these tiers.
 ///
 /// # Errors
 ///
@@ -31,6 +31,7 @@ pub(super) struct Launch {
 pub(super) fn launch(
     settings: &StockSettings,
     name: &str,
+    kv_tiers: Option<KvTiers>,
 ) -> anyhow::Result<(Option<Launch>, Arc<EnginePlace>)> {
     if let Origin::Attached { url } = &settings.origin {
         let place = EnginePlace::new(url, connect(settings, url, None).context("attach")?);
@@ -38,15 +39,11 @@ pub(super) fn launch(
     }
     let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
     let reachable = reachable(settings.reachable_at.as_deref())?;
+    let files = EngineFiles { home: home.path().into(), kv_tiers };
     // Whether there is a command at all is to be found out now.
-    let (_, url, dialect) = next(settings, home.path(), reachable)?;
+    let (_, url, dialect) = next(settings, &files, reachable)?;
     let place = Arc::new(EnginePlace::new(&url, dialect));
-    let starts = Starts {
-        settings: settings.clone(),
-        home: home.path().into(),
-        reachable,
-        place: place.clone(),
-    };
+    let starts = Starts { settings: settings.clone(), files, reachable, place: place.clone() };
     let policy = Policy {
         start_timeout: settings.start_timeout,
         hang_timeout: settings.hang_timeout,
@@ -60,16 +57,25 @@ pub(super) fn launch(
 #[derive(Debug)]
 struct Starts {
     settings: StockSettings,
-    home: Box<Path>,
+    files: EngineFiles,
     /// Address under which other engines reach it.
     reachable: IpAddr,
     /// Place to update with each start.
     place: Arc<EnginePlace>,
 }
 
+/// What an engine finds in the file system.
+#[derive(Debug)]
+struct EngineFiles {
+    /// Folder for its sockets.
+    home: Box<Path>,
+    /// Tiers where it keeps KV.
+    kv_tiers: Option<KvTiers>,
+}
+
 impl Recipe for Starts {
     fn command(&mut self) -> Result<EngineCommand, String> {
-        let next = next(&self.settings, &self.home, self.reachable);
+        let next = next(&self.settings, &self.files, self.reachable);
         let (command, url, dialect) = next.map_err(|error| format!("{error:#}"))?;
         tracing::info!(url, "the engine is to serve here");
         self.place.moves(&url, dialect);
@@ -80,12 +86,12 @@ impl Recipe for Starts {
 /// The next start of an engine: its command, its URL and its dialect.
 fn next(
     settings: &StockSettings,
-    home: &Path,
+    files: &EngineFiles,
     reachable: IpAddr,
 ) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
     let at = StartPlace { ports: Ports::choose(settings)?, reachable };
     let url = format!("http://{}", http(settings, at));
-    let command = command(settings, home, at)?;
+    let command = command(settings, files, at)?;
     let dialect = connect(settings, &url, Some(at))?;
     Ok((command, url, dialect))
 }
@@ -170,19 +176,20 @@ fn side_channel(settings: &StockSettings, place: StartPlace) -> Option<SocketAdd
     shared.then(|| (place.reachable, place.ports.side).into())
 }
 
-/// The command that starts the engine on these ports, with `home` for its sockets.
+/// The command that starts the engine on these ports, with these files.
 fn command(
     settings: &StockSettings,
-    home: &Path,
+    EngineFiles { home, kv_tiers }: &EngineFiles,
     place: StartPlace,
 ) -> anyhow::Result<EngineCommand> {
     let model = settings.model.display().to_string();
     let served = settings.model_name.clone().unwrap_or_else(|| folder(&settings.model));
-    let mut options = Options::new(model, served, http(settings, place), home);
+    let mut options = Options::new(model, served, http(settings, place), &**home);
     if let Origin::Started { program, args, .. } = &settings.origin {
         (options.program, options.extra) = (program.clone(), args.clone());
     }
     options.events = Some(events(home, place.ports.events, ranks(settings)));
+    options.kv_tiers = kv_tiers.clone();
     options.role = settings.role;
     options.connector = settings.connector.clone();
     options.side_channel = side_channel(settings, place);

@@ -5,6 +5,10 @@ fn settings(flags: &[&str]) -> StockSettings {
     super::super::testkit::stock_settings(flags)
 }
 
+fn files() -> EngineFiles {
+    EngineFiles { home: Path::new("/home").into(), kv_tiers: None }
+}
+
 /// The words of a command, and the ports among them.
 fn starts(settings: &StockSettings) -> (Starts, Arc<EnginePlace>) {
     let place = Arc::new(EnginePlace::new(
@@ -12,8 +16,7 @@ fn starts(settings: &StockSettings) -> (Starts, Arc<EnginePlace>) {
         connect(settings, "http://127.0.0.1:1", None).unwrap(),
     ));
     let reachable = Ipv4Addr::LOCALHOST.into();
-    let home = Path::new("/home").into();
-    (Starts { settings: settings.clone(), home, reachable, place: place.clone() }, place)
+    (Starts { settings: settings.clone(), files: files(), reachable, place: place.clone() }, place)
 }
 
 fn value<'a>(command: &'a EngineCommand, flag: &str) -> &'a str {
@@ -61,8 +64,7 @@ fn several_ranks_publish_on_ports_in_a_row_and_engines_meet_where_others_reach_t
     let flags = ["--engine=vllm", "--model=/m", "--role=prefill", "--", "-dp", "2"];
     let ports = Ports { http: 1, events: 10, side: 20 };
     let reachable = "10.0.0.1".parse().unwrap();
-    let command =
-        command(&settings(&flags), Path::new("/home"), StartPlace { ports, reachable }).unwrap();
+    let command = command(&settings(&flags), &files(), StartPlace { ports, reachable }).unwrap();
     let events = value(&command, "--kv-events-config");
     assert!(events.contains("tcp://*:10") && events.contains("tcp://*:12"), "{events}");
     let env = |name: &str| command.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
@@ -77,7 +79,7 @@ fn an_sglang_that_prefills_is_where_decode_workers_reach_it_and_any_other_on_loo
         let settings = settings(&[&["--engine=sglang", "--model=/m"], flags].concat());
         let reachable = reachable(settings.reachable_at.as_deref()).unwrap();
         let place = StartPlace { ports, reachable };
-        let command = command(&settings, Path::new("/home"), place).unwrap();
+        let command = command(&settings, &files(), place).unwrap();
         assert_eq!(value(&command, "--host"), host, "{flags:?}");
         let env = command.env.iter().find(|(name, _)| name == "SGLANG_HOST_IP");
         let side = side_channel(&settings, place);
@@ -96,7 +98,7 @@ fn an_sglang_that_prefills_is_where_decode_workers_reach_it_and_any_other_on_loo
 #[test]
 fn flags_that_contradict_are_found_before_anything_is_started() {
     let flags = ["--engine=vllm", "--model=/m", "--", "--port", "1"];
-    let error = launch(&settings(&flags), "w").err().unwrap().to_string();
+    let error = launch(&settings(&flags), "w", None).err().unwrap().to_string();
     assert_eq!(error, "engine flag --port: set by the agent, with --engine-port before `--`");
 }
 
@@ -104,7 +106,7 @@ fn flags_that_contradict_are_found_before_anything_is_started() {
 fn an_attached_engine_stays_where_it_is() {
     let url = "http://127.0.0.1:1";
     let (launch, place) =
-        launch(&settings(&["--engine=vllm", "--model=/m", "--attach", url]), "w").unwrap();
+        launch(&settings(&["--engine=vllm", "--model=/m", "--attach", url]), "w", None).unwrap();
     assert!(launch.is_none());
     assert_eq!(&*place.url(), url);
 }

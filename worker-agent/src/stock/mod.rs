@@ -30,6 +30,7 @@ mod start;
 mod tally;
 #[cfg(test)]
 mod testkit;
+mod tiers;
 mod trace;
 
 pub(crate) use engine::StockEngine;

@@ -5,6 +5,7 @@ use super::host::{Host, Limits, News};
 use super::metrics::StockMetrics;
 use super::probe::Probe;
 use super::profile::profile;
+use super::tiers::TierService;
 use super::{launch, model};
 use crate::config::{BLOCK_SIZE, StockSettings};
 use crate::model_loader::proxy_files;
@@ -35,7 +36,10 @@ pub(crate) async fn start(
     let (files, limits) = model::read(&settings)?;
     let stock = StockMetrics::default();
     stock.show(metrics);
-    let (launch, place) = launch::launch(&settings, name.unwrap_or("engine"))?;
+    // Before the engine, which looks for them when it starts.
+    let tiers = TierService::serve(&settings, metrics)?;
+    let kv_tiers = tiers.as_ref().map(TierService::place);
+    let (launch, place) = launch::launch(&settings, name.unwrap_or("engine"), kv_tiers)?;
     let probe = Arc::new(Probe {
         dialect: place.clone(),
         tallies: OnceLock::new(),
@@ -83,6 +87,7 @@ pub(crate) async fn start(
             block_size: size.block_size,
             total_blocks: size.total_blocks,
             metrics: stock,
+            _tiers: tiers,
         })),
     }))
 }

@@ -54,10 +54,8 @@ pub struct Options {
 pub struct KvTiers {
     /// Socket where the agent listens.
     pub socket: PathBuf,
-    /// Folder for Python modules that the engine loads, for this user alone.
+    /// Folder of the Python modules that the engine loads.
     pub modules: PathBuf,
-    /// Names and contents of these modules.
-    pub files: Vec<(&'static str, &'static str)>,
 }
 
 /// A key that an engine asks for. It never stands on a command line, which everybody on the machine

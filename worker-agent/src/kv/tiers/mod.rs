@@ -13,6 +13,7 @@ mod pace;
 
 pub(crate) use link::EngineTiers;
 pub(crate) use news::TierNews;
+pub(crate) use open::{CacheRoom, open as open_cache};
 pub(crate) use own::TierOrder;
 
 use closed_events::ClosedEvents;

@@ -31,7 +31,7 @@ fn engine() -> CpuEngine {
 
 fn settings(disk: Option<&Path>) -> KvTierSettings {
     let disk = disk.map(|dir| KvDiskSettings { dir: dir.into(), bytes: 64 << 20 });
-    KvTierSettings { host_bytes: 8 << 20, disk, object: None }
+    KvTierSettings { host_bytes: 8 << 20, disk, object: None, socket_dir: None }
 }
 
 /// Workers that share tiers.
@@ -162,7 +162,7 @@ async fn a_cleared_cache_is_published_and_finds_nothing() {
 
 #[test]
 fn tiers_without_room_for_a_block_are_refused_in_words() {
-    let settings = KvTierSettings { host_bytes: 100, disk: None, object: None };
+    let settings = KvTierSettings { host_bytes: 100, disk: None, object: None, socket_dir: None };
     let order = TierOrder { settings, metrics: KvMetrics::default(), object_key: None };
     let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();
     assert!(error.starts_with("kv-host-gb: 100 bytes have no room for a block of "), "{error}");

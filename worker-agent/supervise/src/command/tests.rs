@@ -80,12 +80,8 @@ fn a_prefill_vllm_has_a_connector_and_a_side_channel() {
 }
 
 #[test]
-fn a_vllm_with_tiers_loads_the_modules_that_come_with_it() {
-    let tiers = KvTiers {
-        socket: "/home/kv.sock".into(),
-        modules: "/home".into(),
-        files: vec![("vllm_0_32.py", "pass")],
-    };
+fn a_vllm_with_tiers_is_told_where_they_are() {
+    let tiers = KvTiers { socket: "/home/kv.sock".into(), modules: "/home".into() };
     let with = |extra: &[&str]| Options { kv_tiers: Some(tiers.clone()), ..options(extra) };
     let command = vllm(&with(&[])).unwrap();
     let at = command.args.iter().position(|word| word == "--kv-transfer-config").unwrap();
@@ -94,7 +90,6 @@ fn a_vllm_with_tiers_loads_the_modules_that_come_with_it() {
     assert_eq!(extra["stator_socket"], "/home/kv.sock");
     assert_eq!(config["kv_load_failure_policy"], "recompute");
     assert_eq!(command.args[at + 2..at + 4], ["--prefix-caching-hash-algo", "sha256_cbor"]);
-    assert_eq!(command.files, [(PathBuf::from("/home/vllm_0_32.py"), "pass".to_owned())]);
     let path = command.env.iter().find(|(name, _)| name == "PYTHONPATH");
     assert!(path.unwrap().1.starts_with("/home"), "{path:?}");
 

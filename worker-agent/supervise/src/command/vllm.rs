@@ -4,7 +4,6 @@ use super::flags::{Dialect, Flags};
 use super::{CommandError, EngineCommand, KvTiers, Options, host, python_env, secrets, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
-use std::path::PathBuf;
 
 const DIALECT: Dialect = Dialect {
     aliases: &[
@@ -87,8 +86,7 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
     let (env, secrets) = (env(options, &flags), secrets(options));
-    let files = options.kv_tiers.as_ref().map(modules).unwrap_or_default();
-    Ok(EngineCommand { program, args, env, files, secrets })
+    Ok(EngineCommand { program, args, env, files: Vec::new(), secrets })
 }
 
 /// The flags of an engine that keeps KV in the agent's tiers.
@@ -123,12 +121,6 @@ fn kv_tiers(
         args.extend(words([&format!("--{HASHES}"), "sha256_cbor"]));
     }
     Ok(args)
-}
-
-/// The modules of an engine that keeps KV in the agent's tiers.
-fn modules(tiers: &KvTiers) -> Vec<(PathBuf, String)> {
-    let place = |(name, text): &(&str, &str)| (tiers.modules.join(name), (*text).to_owned());
-    tiers.files.iter().map(place).collect()
 }
 
 /// The engine's Python path with the folder of these modules before those of the agent's own.

@@ -1,0 +1,84 @@
+//! The agent's KV tiers, as engines in other processes reach them: a socket, and the modules that an
+//! engine loads to speak there.
+
+use crate::config::{Origin, StockSettings};
+use crate::kv::tiers::{CacheRoom, open_cache};
+use anyhow::Context;
+use stator_kv::BlockForm;
+use stator_kv::connector::{ConnectorServer, ConnectorSettings};
+use stator_kv::metrics::KvMetrics;
+use stator_kv::shims;
+use stator_runtime::metrics::Metrics;
+use stator_supervise::KvTiers;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Name of the socket in the folder.
+const SOCKET: &str = "kv.sock";
+
+/// The tiers at the service of the agent's engines. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct TierService {
+    place: KvTiers,
+    _server: ConnectorServer,
+    /// The folder, unless the user named one. It goes after the server.
+    _home: Option<tempfile::TempDir>,
+}
+
+impl TierService {
+    /// Serves the tiers of these settings; `None` where they have none.
+    ///
+    /// # Errors
+    ///
+    /// When there is no folder for the socket, or another process listens there.
+    pub(super) fn serve(
+        settings: &StockSettings,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(tiers) = settings.kv_tiers.clone() else { return Ok(None) };
+        let kv_metrics = KvMetrics::default();
+        metrics.register(|registry| kv_metrics.register(registry));
+        let (folder, home) = match &tiers.socket_dir {
+            Some(folder) => (folder.clone(), None),
+            None => {
+                let home = tempfile::Builder::new().prefix("stator-kv-").tempdir();
+                let home = home.context("no folder for the socket of the KV tiers")?;
+                (home.path().to_owned(), Some(home))
+            }
+        };
+        let socket = folder.join(SOCKET);
+        write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
+        let (runtime, object_key) = (Handle::current(), settings.object_key);
+        let open = move |form: BlockForm| {
+            // The server calls from a thread of its own; an object store needs the agent's runtime.
+            let _entered = runtime.enter();
+            let (events, metrics) = (Arc::new(|_| {}), kv_metrics.clone());
+            let room = CacheRoom { events, metrics, object_key };
+            open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))
+        };
+        let server = ConnectorServer::start(ConnectorSettings::new(socket.clone(), Box::new(open)));
+        let server = server.with_context(|| format!("kv-host-gb: {}", socket.display()))?;
+        if matches!(settings.origin, Origin::Attached { .. }) {
+            tracing::info!(socket = %socket.display(), "engines reach the KV tiers here");
+        }
+        Ok(Some(Self { place: KvTiers { socket, modules: folder }, _server: server, _home: home }))
+    }
+
+    /// Where an engine finds them.
+    pub(super) fn place(&self) -> KvTiers {
+        self.place.clone()
+    }
+}
+
+/// Writes what engines load into the folder, which is made for this user alone where it is missing.
+fn write_modules(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    shims::VLLM_0_32.iter().try_for_each(|(name, text)| {
+        // An engine may be loading the file of an agent before: it sees the old one or the new one.
+        let new = folder.join(format!("{name}.new"));
+        std::fs::write(&new, text)?;
+        std::fs::rename(new, folder.join(name))
+    })
+}
