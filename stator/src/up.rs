@@ -302,7 +302,8 @@ mod tests {
         let (home, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = disk.path().join("kv");
         let settings = KvDiskSettings { dir: dir.clone(), bytes: 1 };
-        let tiers = KvTierSettings { host_bytes: 1, disk: Some(settings), object: None };
+        let tiers =
+            KvTierSettings { host_bytes: 1, disk: Some(settings), object: None, socket_dir: None };
         let secret = |tiers| std::fs::read(secret_file(home.path(), tiers).unwrap()).unwrap();
         let first = secret(Some(&tiers));
         assert_eq!(first, secret(Some(&tiers)));
