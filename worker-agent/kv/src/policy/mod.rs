@@ -23,6 +23,7 @@ pub use ghosts::Ghosts;
 pub use lru::Lru;
 pub use second_touch::SecondTouch;
 pub use selector::{PolicyName, PolicySelector};
+pub use shadow::ShadowCache;
 pub use tiny_lfu::WindowTinyLfu;
 pub use two_queue::TwoQueue;
 
@@ -43,4 +44,22 @@ pub trait Eviction: Send {
 
     /// The block in `slot` is gone for a reason of the store's own.
     fn forget(&mut self, slot: SlotId);
+}
+
+impl<P: Eviction + ?Sized> Eviction for Box<P> {
+    fn hold(&mut self, slot: SlotId) {
+        (**self).hold(slot);
+    }
+
+    fn release(&mut self, slot: SlotId, name: BlockName) {
+        (**self).release(slot, name);
+    }
+
+    fn evict(&mut self) -> Option<SlotId> {
+        (**self).evict()
+    }
+
+    fn forget(&mut self, slot: SlotId) {
+        (**self).forget(slot);
+    }
 }

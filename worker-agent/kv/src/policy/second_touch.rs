@@ -19,12 +19,12 @@ pub struct SecondTouch {
 }
 
 impl SecondTouch {
-    /// For `slots` slots; names are remembered for four times as many blocks.
+    /// For `slots` slots; names are remembered for 32 times as many blocks.
     pub fn new(slots: usize) -> Self {
         Self {
             queues: Queues::default(),
             names: vec![BlockName(0); slots],
-            seen: Ghosts::new(4 * slots),
+            seen: Ghosts::new(32 * slots),
         }
     }
 }

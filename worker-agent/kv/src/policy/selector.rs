@@ -110,7 +110,7 @@ impl PolicySelector {
     }
 
     fn compare(&mut self) {
-        let hits = |at: &usize| self.shadows[*at].hits;
+        let hits = |at: &usize| self.shadows[*at].hits();
         let best = (0..self.shadows.len()).max_by_key(hits).unwrap_or(self.current);
         let own = hits(&self.current);
         let leads = hits(&best) > own + own / LEAD;
@@ -121,7 +121,7 @@ impl PolicySelector {
         };
         self.leader = best;
         // The past fades: a policy is to lead now.
-        self.shadows.iter_mut().for_each(|shadow| shadow.hits = shadow.hits * 3 / 4);
+        self.shadows.iter_mut().for_each(|shadow| shadow.fade());
         if self.rounds_led >= ROUNDS_TO_LEAD {
             self.rounds_led = 0;
             self.switch(best);

@@ -6,16 +6,17 @@ use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
 
 /// A cache of names that counts the hits that a policy would have.
-pub(super) struct ShadowCache {
-    policy: Box<dyn Eviction>,
+pub struct ShadowCache<P = Box<dyn Eviction>> {
+    policy: P,
     slots: FxHashMap<BlockName, SlotId>,
     names: Vec<BlockName>,
     free: Vec<SlotId>,
-    pub(super) hits: u64,
+    hits: u64,
 }
 
-impl ShadowCache {
-    pub(super) fn new(policy: Box<dyn Eviction>, slots: usize) -> Self {
+impl<P: Eviction> ShadowCache<P> {
+    /// An empty cache of `slots` names.
+    pub fn new(policy: P, slots: usize) -> Self {
         Self {
             policy,
             slots: FxHashMap::default(),
@@ -26,7 +27,7 @@ impl ShadowCache {
     }
 
     /// A prompt comes: leading blocks that are there are hits, all others come in.
-    pub(super) fn ask(&mut self, names: &[BlockName]) {
+    pub fn ask(&mut self, names: &[BlockName]) {
         let mut is_leading = true;
         for name in names {
             let slot = self.slots.get(name);
@@ -39,6 +40,21 @@ impl ShadowCache {
             let slot = self.slots.get(name).copied().or_else(|| self.insert(*name));
             slot.into_iter().for_each(|slot| self.policy.release(slot, *name));
         }
+    }
+
+    /// Leading blocks that were there.
+    pub fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// The policy.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// Makes the past count less.
+    pub(super) fn fade(&mut self) {
+        self.hits = self.hits * 3 / 4;
     }
 
     fn insert(&mut self, name: BlockName) -> Option<SlotId> {

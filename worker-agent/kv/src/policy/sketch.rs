@@ -5,8 +5,8 @@ use stator_protos::name::BlockName;
 
 const ROWS: usize = 4;
 const COUNT_MAX: u8 = 15;
-/// Uses after which all counts are halved, for each column.
-const AGE_PER_COLUMN: usize = 10;
+/// Fewer columns would make blocks that were used once look like blocks used often.
+const COLUMNS_PER_BLOCK: usize = 16;
 
 /// Counts of uses by name, never too low, which lose half of their value from time to time.
 ///
@@ -22,7 +22,7 @@ pub(super) struct UseSketch {
 impl UseSketch {
     /// A sketch for a cache of this many blocks.
     pub(super) fn new(blocks: usize) -> Self {
-        let columns = blocks.max(16).next_power_of_two() * 2;
+        let columns = blocks.max(16).next_power_of_two() * COLUMNS_PER_BLOCK;
         Self { counts: vec![0; ROWS * columns], columns, uses: 0 }
     }
 
@@ -32,7 +32,7 @@ impl UseSketch {
             self.counts[at] = (self.counts[at] + 1).min(COUNT_MAX);
         }
         self.uses += 1;
-        if self.uses >= AGE_PER_COLUMN * self.columns / 2 {
+        if self.uses >= self.columns {
             self.counts.iter_mut().for_each(|count| *count /= 2);
             self.uses /= 2;
         }

@@ -1,6 +1,5 @@
 //! Policies against plain models, and on generated conversations.
 
-use super::shadow::ShadowCache;
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -184,43 +183,22 @@ fn hits(slots: usize, prompts: &[Vec<BlockName>]) -> (Vec<u64>, u64, PolicyName)
     let alone = PolicyName::ALL.iter().map(|name| {
         let mut cache = ShadowCache::new(name.build(slots), slots);
         prompts[..half].iter().for_each(|prompt| cache.ask(prompt));
-        let before = cache.hits;
+        let before = cache.hits();
         prompts[half..].iter().for_each(|prompt| cache.ask(prompt));
-        cache.hits - before
+        cache.hits() - before
     });
     let alone = alone.collect();
-    let selector = std::sync::Arc::new(parking_lot::Mutex::new(PolicySelector::new(slots)));
-    let mut cache = ShadowCache::new(Box::new(SharedSelector(selector.clone())), slots);
+    let mut cache = ShadowCache::new(PolicySelector::new(slots), slots);
     let mut before = 0;
     for (at, prompt) in prompts.iter().enumerate() {
         if at == half {
-            before = cache.hits;
+            before = cache.hits();
         }
-        selector.lock().ask(prompt);
+        cache.policy_mut().ask(prompt);
         cache.ask(prompt);
     }
-    let current = selector.lock().current();
-    (alone, cache.hits - before, current)
-}
-
-struct SharedSelector(std::sync::Arc<parking_lot::Mutex<PolicySelector>>);
-
-impl Eviction for SharedSelector {
-    fn hold(&mut self, slot: SlotId) {
-        self.0.lock().hold(slot);
-    }
-
-    fn release(&mut self, slot: SlotId, name: BlockName) {
-        self.0.lock().release(slot, name);
-    }
-
-    fn evict(&mut self) -> Option<SlotId> {
-        self.0.lock().evict()
-    }
-
-    fn forget(&mut self, slot: SlotId) {
-        self.0.lock().forget(slot);
-    }
+    let current = cache.policy_mut().current();
+    (alone, cache.hits() - before, current)
 }
 
 #[test]

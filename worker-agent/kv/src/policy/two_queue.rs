@@ -13,7 +13,7 @@ const MAIN: usize = 1;
 /// share. A block whose name is remembered when it comes back goes to the main queue.
 ///
 /// Source: Johnson and Shasha, "2Q: a low overhead high performance buffer management replacement
-/// algorithm", 1994; here a use within the queue of new blocks makes a block the newest of it.
+/// algorithm", 1994; here a use of a new block, too, makes it one of the main queue.
 #[derive(Debug)]
 pub struct TwoQueue {
     queues: Queues<2>,
@@ -28,7 +28,7 @@ impl TwoQueue {
         Self {
             queues: Queues::default(),
             names: vec![BlockName(0); slots],
-            evicted: Ghosts::new(slots),
+            evicted: Ghosts::new(4 * slots),
             new_max: slots * new_percent / 100,
         }
     }
@@ -40,10 +40,16 @@ impl Eviction for TwoQueue {
     }
 
     fn release(&mut self, slot: SlotId, name: BlockName) {
-        let queue = self.queues.queue_of(slot).unwrap_or_else(|| {
-            self.names[slot.0 as usize] = name;
-            if self.evicted.take(name) { MAIN } else { NEW }
-        });
+        let queue = match self.queues.queue_of(slot) {
+            // A block used again goes to the main queue, like those behind it that had gone: no
+            // block is to be evicted before the blocks behind it.
+            Some(NEW) if self.queues.is_held(slot) => MAIN,
+            Some(queue) => queue,
+            None => {
+                self.names[slot.0 as usize] = name;
+                if self.evicted.take(name) { MAIN } else { NEW }
+            }
+        };
         self.queues.push(slot, queue);
     }
 
