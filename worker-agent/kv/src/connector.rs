@@ -32,7 +32,7 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use decode::WireError;
+pub use decode::MessageError;
 #[cfg(target_os = "linux")]
 pub use server::ConnectorServer;
 #[cfg(target_os = "linux")]

@@ -9,7 +9,7 @@ use crate::SlotId;
 
 /// Why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum MessageError {
     /// It ends before its fields do.
     #[error("the message is cut short")]
     Short,
@@ -42,13 +42,13 @@ pub enum WireError {
 
 impl ShimMessage {
     /// Reads a packet of the shim.
-    pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
+    pub fn decode(packet: &[u8]) -> Result<Self, MessageError> {
         let (header, mut body) = Header::read(packet)?;
         if header.flags != 0 {
-            return Err(WireError::Header);
+            return Err(MessageError::Header);
         }
         if !matches!(header.kind, kind::ASK | kind::END) && header.request != 0 {
-            return Err(WireError::Header);
+            return Err(MessageError::Header);
         }
         let message = match header.kind {
             kind::HELLO => Self::Hello(read_hello(&mut body)?),
@@ -59,7 +59,7 @@ impl ShimMessage {
             kind::RESET => Self::Reset { namespace: body.array()? },
             kind::SHIM_PULSE => Self::Pulse(read_pulse(&mut body)?),
             kind::SHIM_BYE => Self::Bye,
-            kind => return Err(WireError::Type(kind)),
+            kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)
     }
@@ -67,12 +67,12 @@ impl ShimMessage {
 
 impl AgentMessage {
     /// Reads a packet of the agent.
-    pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
+    pub fn decode(packet: &[u8]) -> Result<Self, MessageError> {
         let (header, mut body) = Header::read(packet)?;
         let of_request = matches!(header.kind, kind::FOUND | kind::READY);
         let flags = if of_request { MORE } else { 0 };
         if header.flags & !flags != 0 || (!of_request && header.request != 0) {
-            return Err(WireError::Header);
+            return Err(MessageError::Header);
         }
         let message = match header.kind {
             kind::WELCOME => Self::Welcome(Welcome {
@@ -88,22 +88,22 @@ impl AgentMessage {
             kind::DUPLICATE => Self::Duplicate(body.slots()?),
             kind::AGENT_PULSE => Self::Pulse { boot: body.array()? },
             kind::AGENT_BYE => Self::Bye,
-            kind => return Err(WireError::Type(kind)),
+            kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)
     }
 }
 
-fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
+fn read_hello(body: &mut Body<'_>) -> Result<Hello, MessageError> {
     // What follows is known of this version alone.
     let protocol = body.u32()?;
     if protocol != PROTOCOL {
-        return Err(WireError::Protocol(protocol));
+        return Err(MessageError::Protocol(protocol));
     }
     let role = match body.u32()? {
         0 => ShimRole::Scheduler,
         1 => ShimRole::Worker,
-        _ => return Err(WireError::Value("role")),
+        _ => return Err(MessageError::Value("role")),
     };
     let (rank, world) = (body.u32()?, body.u32()?);
     let (block_tokens, prefill_us) = (body.u32()?, body.u32()?);
@@ -120,7 +120,7 @@ fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
         ("engine", !engine.is_empty()),
     ];
     if let Some((what, _)) = possible.into_iter().find(|(_, possible)| !possible) {
-        return Err(WireError::Value(what));
+        return Err(MessageError::Value(what));
     }
     Ok(Hello {
         role,
@@ -136,7 +136,7 @@ fn read_hello(body: &mut Body<'_>) -> Result<Hello, WireError> {
     })
 }
 
-fn read_ask(request: u64, body: &mut Body<'_>) -> Result<AskFrame, WireError> {
+fn read_ask(request: u64, body: &mut Body<'_>) -> Result<AskFrame, MessageError> {
     let prefill_us = body.u32()?;
     let total = body.count("keys of the request", ASK_KEYS_MAX)? as u32;
     let first = body.u32()?;
@@ -144,12 +144,12 @@ fn read_ask(request: u64, body: &mut Body<'_>) -> Result<AskFrame, WireError> {
     // A frame without keys brings nothing, unless the request has none at all.
     let in_order = first.checked_add(keys.len() as u32).is_some_and(|end| end <= total);
     if !in_order || (keys.is_empty() && total > 0) {
-        return Err(WireError::Value("first or count"));
+        return Err(MessageError::Value("first or count"));
     }
     Ok(AskFrame { request, prefill_us, total, first, keys })
 }
 
-fn read_filled(body: &mut Body<'_>) -> Result<Vec<FilledSlot>, WireError> {
+fn read_filled(body: &mut Body<'_>) -> Result<Vec<FilledSlot>, MessageError> {
     let count = body.count("entries", KEYS_MAX)?;
     let (entries, _) = body.take(count * FILLED_BYTES)?.as_chunks::<FILLED_BYTES>();
     let read = |entry: &[u8; FILLED_BYTES]| {
@@ -160,10 +160,10 @@ fn read_filled(body: &mut Body<'_>) -> Result<Vec<FilledSlot>, WireError> {
     entries.iter().map(read).collect()
 }
 
-fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, WireError> {
+fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, MessageError> {
     let (boot, prefill_us) = (body.array()?, body.u32()?);
     if body.u32()? != 0 {
-        return Err(WireError::Value("reserved"));
+        return Err(MessageError::Value("reserved"));
     }
     Ok(ShimPulse {
         boot,
@@ -176,19 +176,19 @@ fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, WireError> {
     })
 }
 
-fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, WireError> {
+fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, MessageError> {
     let reason = match body.u32()? {
         1 => RefusalCode::Protocol,
         2 => RefusalCode::Form,
         3 => RefusalCode::NoCache,
         4 => RefusalCode::Crowded,
-        _ => return Err(WireError::Value("reason")),
+        _ => return Err(MessageError::Value("reason")),
     };
     let length = body.count("length", TEXT_BYTES_MAX)?;
     Ok(AgentMessage::Refused { reason, text: body.text(length)? })
 }
 
-fn read_progress(header: Header, body: &mut Body<'_>) -> Result<AskProgress, WireError> {
+fn read_progress(header: Header, body: &mut Body<'_>) -> Result<AskProgress, MessageError> {
     let more = header.flags & MORE != 0;
     let pending = body.u32()?;
     Ok(AskProgress { request: header.request, more, pending, slots: body.slots()? })
@@ -201,12 +201,12 @@ struct Header {
 }
 
 impl Header {
-    fn read(packet: &[u8]) -> Result<(Self, Body<'_>), WireError> {
+    fn read(packet: &[u8]) -> Result<(Self, Body<'_>), MessageError> {
         let mut body = Body(packet);
         let header = |body: &mut Body<'_>| Ok((body.u16()?, body.u16()?, body.u32()?, body.u64()?));
         let (kind, flags, length, request) = header(&mut body)?;
         if body.0.len() as u64 != u64::from(length) {
-            return Err(WireError::Length);
+            return Err(MessageError::Length);
         }
         Ok((Self { kind, flags, request }, body))
     }
@@ -216,57 +216,57 @@ impl Header {
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(WireError::Short)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], MessageError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(MessageError::Short)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(WireError::Short)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(MessageError::Short)?;
         self.0 = rest;
         Ok(*array)
     }
 
-    fn u16(&mut self) -> Result<u16, WireError> {
+    fn u16(&mut self) -> Result<u16, MessageError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, WireError> {
+    fn u32(&mut self) -> Result<u32, MessageError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, WireError> {
+    fn u64(&mut self) -> Result<u64, MessageError> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// A number of things that follow.
-    fn count(&mut self, what: &'static str, limit: usize) -> Result<usize, WireError> {
+    fn count(&mut self, what: &'static str, limit: usize) -> Result<usize, MessageError> {
         let count = self.u32()?;
         if count as usize > limit {
-            return Err(WireError::TooMany { what, count, limit });
+            return Err(MessageError::TooMany { what, count, limit });
         }
         Ok(count as usize)
     }
 
-    fn text(&mut self, bytes: usize) -> Result<String, WireError> {
+    fn text(&mut self, bytes: usize) -> Result<String, MessageError> {
         let text = std::str::from_utf8(self.take(bytes)?);
-        text.map(str::to_owned).map_err(|_| WireError::Value("text"))
+        text.map(str::to_owned).map_err(|_| MessageError::Value("text"))
     }
 
-    fn keys(&mut self) -> Result<Vec<EngineKey>, WireError> {
+    fn keys(&mut self) -> Result<Vec<EngineKey>, MessageError> {
         let count = self.count("keys", KEYS_MAX)?;
         let (keys, _) = self.take(count * KEY_BYTES)?.as_chunks::<KEY_BYTES>();
         Ok(keys.iter().map(|key| EngineKey(*key)).collect())
     }
 
-    fn slots(&mut self) -> Result<Vec<SlotId>, WireError> {
+    fn slots(&mut self) -> Result<Vec<SlotId>, MessageError> {
         let count = self.count("slots", KEYS_MAX)?;
         let (slots, _) = self.take(count * 4)?.as_chunks::<4>();
         Ok(slots.iter().map(|slot| SlotId(u32::from_le_bytes(*slot))).collect())
     }
 
-    fn end(self) -> Result<(), WireError> {
-        if self.0.is_empty() { Ok(()) } else { Err(WireError::Length) }
+    fn end(self) -> Result<(), MessageError> {
+        if self.0.is_empty() { Ok(()) } else { Err(MessageError::Length) }
     }
 }

@@ -1,10 +1,10 @@
 //! One connection, from HELLO to its end.
 
-use super::decode::WireError;
+use super::decode::MessageError;
 use super::filler::{Credit, Filler};
 use super::session::{EngineView, SchedulerSession, ShimFault};
 use super::settings::SchedulerReport;
-use super::shared::{ConnectorState, Link, Refused};
+use super::shared::{ConnectorState, EngineLink, Refused};
 use super::socket::{EngineProcess, Received, wait};
 use super::wire::{
     AgentMessage, AskProgress, Hello, MESSAGE_BYTES_MAX, PROTOCOL, RefusalCode, ShimMessage,
@@ -21,7 +21,7 @@ use std::time::Duration;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
-pub(super) fn serve(shared: &ConnectorState, link: &Link) {
+pub(super) fn serve(shared: &ConnectorState, link: &EngineLink) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let guest = match introduce(link, &mut buffer) {
         Ok((process, hello)) => Guest::welcome(shared, link, hello, process),
@@ -48,7 +48,7 @@ enum Stranger {
 }
 
 /// Who is there.
-fn introduce(link: &Link, buffer: &mut [u8]) -> Result<(EngineProcess, Hello), Stranger> {
+fn introduce(link: &EngineLink, buffer: &mut [u8]) -> Result<(EngineProcess, Hello), Stranger> {
     let connection = link.outbox.connection();
     let process = match connection.peer() {
         Ok(Some(process)) => process,
@@ -70,7 +70,7 @@ fn introduce(link: &Link, buffer: &mut [u8]) -> Result<(EngineProcess, Hello), S
     match ShimMessage::decode(packet) {
         Ok(ShimMessage::Hello(hello)) => Ok((process, hello)),
         Ok(_) => Err(Stranger::Ignored("the first message is not HELLO".into())),
-        Err(WireError::Protocol(protocol)) => {
+        Err(MessageError::Protocol(protocol)) => {
             let text = format!("the agent speaks protocol {PROTOCOL}, not {protocol}");
             Err(Stranger::Refused((RefusalCode::Protocol, text)))
         }
@@ -81,7 +81,7 @@ fn introduce(link: &Link, buffer: &mut [u8]) -> Result<(EngineProcess, Hello), S
 /// A process of an engine that may use the arena.
 struct Guest<'a> {
     shared: &'a ConnectorState,
-    link: &'a Link,
+    link: &'a EngineLink,
     hello: Hello,
     process: Arc<EngineProcess>,
     /// Of a scheduler.
@@ -101,7 +101,7 @@ enum Ending {
 impl<'a> Guest<'a> {
     fn welcome(
         shared: &'a ConnectorState,
-        link: &'a Link,
+        link: &'a EngineLink,
         hello: Hello,
         process: EngineProcess,
     ) -> Result<Self, Refused> {
@@ -228,7 +228,7 @@ impl<'a> Guest<'a> {
 /// Begins a conversation with a scheduler; the first grant goes out.
 fn session(
     shared: &ConnectorState,
-    link: &Link,
+    link: &EngineLink,
     hello: &Hello,
     cache: &Arc<TieredCache>,
 ) -> io::Result<SchedulerSession> {

@@ -3,7 +3,7 @@
 use super::outbox::EngineOutbox;
 use super::serve::serve;
 use super::settings::{ConnectorReport, ConnectorSettings};
-use super::shared::{ConnectorState, Link};
+use super::shared::{ConnectorState, EngineLink};
 use super::socket::{PacketListener, PacketSocket, wait};
 use super::wire::AgentMessage;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -121,7 +121,7 @@ fn start(
     number: u64,
 ) -> io::Result<JoinHandle<()>> {
     let outbox = Arc::new(EngineOutbox::new(connection)?);
-    let link = Arc::new(Link { number, outbox, seen: Default::default() });
+    let link = Arc::new(EngineLink { number, outbox, seen: Default::default() });
     shared.links.lock().insert(number, Arc::clone(&link));
     let run = {
         let shared = Arc::clone(shared);

@@ -18,7 +18,7 @@ pub(super) struct ConnectorState {
     pub(super) settings: ConnectorSettings,
     /// Random, one for each start.
     pub(super) boot: [u8; 16],
-    pub(super) links: Mutex<FxHashMap<u64, Arc<Link>>>,
+    pub(super) links: Mutex<FxHashMap<u64, Arc<EngineLink>>>,
     pub(super) quarantine: Mutex<Quarantine<LostClient>>,
     pub(super) is_stopping: AtomicBool,
     /// Wakes the thread that accepts.
@@ -36,7 +36,7 @@ pub(super) struct CacheRoom {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct EngineLink {
     /// One for each connection, ascending.
     pub(super) number: u64,
     pub(super) outbox: Arc<EngineOutbox>,
@@ -87,7 +87,7 @@ impl ConnectorState {
         &self,
         hello: &Hello,
         process: &EngineProcess,
-        link: &Link,
+        link: &EngineLink,
         held: LostClient,
     ) {
         let by = scheduler(hello, process);
@@ -138,7 +138,7 @@ impl CacheRoom {
     }
 }
 
-impl Link {
+impl EngineLink {
     pub(super) fn pulse(&self, pulse: ShimPulse) {
         if let Some(seen) = &mut *self.seen.lock() {
             seen.pulse = pulse;

@@ -1,6 +1,6 @@
 //! Fixed bytes of each message, and bytes that are none.
 
-use super::super::decode::WireError;
+use super::super::decode::MessageError;
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -147,12 +147,12 @@ fn the_longest_message_is_filled() {
     assert_eq!(packet.len(), MESSAGE_BYTES_MAX);
     assert!(ShimMessage::decode(&packet).is_ok());
     let over = ShimMessage::Filled(vec![entry; KEYS_MAX + 1]).encode();
-    let limit = WireError::TooMany { what: "entries", count: 4097, limit: 4096 };
+    let limit = MessageError::TooMany { what: "entries", count: 4097, limit: 4096 };
     assert_eq!(ShimMessage::decode(&over), Err(limit));
 }
 
 /// Why a message is refused after `change`.
-fn refusal(message: ShimMessage, change: impl FnOnce(&mut Vec<u8>)) -> WireError {
+fn refusal(message: ShimMessage, change: impl FnOnce(&mut Vec<u8>)) -> MessageError {
     let mut packet = message.encode();
     change(&mut packet);
     ShimMessage::decode(&packet).expect_err("refused")
@@ -165,30 +165,30 @@ fn what_breaks_a_rule_is_refused() {
         ShimMessage::Ask(AskFrame { request: 1, prefill_us: 0, total, first, keys })
     };
     let bye = || ShimMessage::Bye;
-    assert_eq!(refusal(bye(), |packet| packet[0] = 99), WireError::Type(99));
-    assert_eq!(refusal(bye(), |packet| packet[2] = 1), WireError::Header);
-    assert_eq!(refusal(bye(), |packet| packet[8] = 1), WireError::Header);
-    assert_eq!(refusal(bye(), |packet| packet.push(0)), WireError::Length);
-    assert_eq!(refusal(bye(), |packet| packet[4] = 1), WireError::Length);
-    assert_eq!(refusal(ask(2, 0), |packet| packet[28] = 3), WireError::Short);
-    assert_eq!(refusal(ask(2, 1), |_| ()), WireError::Value("first or count"));
-    assert_eq!(refusal(ask(2, u32::MAX), |_| ()), WireError::Value("first or count"));
-    let limit = WireError::TooMany { what: "keys of the request", count: 65_537, limit: 65_536 };
+    assert_eq!(refusal(bye(), |packet| packet[0] = 99), MessageError::Type(99));
+    assert_eq!(refusal(bye(), |packet| packet[2] = 1), MessageError::Header);
+    assert_eq!(refusal(bye(), |packet| packet[8] = 1), MessageError::Header);
+    assert_eq!(refusal(bye(), |packet| packet.push(0)), MessageError::Length);
+    assert_eq!(refusal(bye(), |packet| packet[4] = 1), MessageError::Length);
+    assert_eq!(refusal(ask(2, 0), |packet| packet[28] = 3), MessageError::Short);
+    assert_eq!(refusal(ask(2, 1), |_| ()), MessageError::Value("first or count"));
+    assert_eq!(refusal(ask(2, u32::MAX), |_| ()), MessageError::Value("first or count"));
+    let limit = MessageError::TooMany { what: "keys of the request", count: 65_537, limit: 65_536 };
     assert_eq!(refusal(ask(65_537, 0), |_| ()), limit);
     let hello = |change: fn(&mut Hello)| {
         let mut hello = hello();
         change(&mut hello);
         refusal(ShimMessage::Hello(hello), |_| ())
     };
-    assert_eq!(hello(|hello| hello.rank = 2), WireError::Value("rank"));
-    assert_eq!(hello(|hello| hello.world = 0), WireError::Value("world"));
-    assert_eq!(hello(|hello| hello.row_bytes = 0), WireError::Value("row bytes"));
-    assert_eq!(hello(|hello| hello.block_tokens = 0), WireError::Value("block tokens"));
-    assert_eq!(hello(|hello| hello.engine.clear()), WireError::Value("engine"));
+    assert_eq!(hello(|hello| hello.rank = 2), MessageError::Value("rank"));
+    assert_eq!(hello(|hello| hello.world = 0), MessageError::Value("world"));
+    assert_eq!(hello(|hello| hello.row_bytes = 0), MessageError::Value("row bytes"));
+    assert_eq!(hello(|hello| hello.block_tokens = 0), MessageError::Value("block tokens"));
+    assert_eq!(hello(|hello| hello.engine.clear()), MessageError::Value("engine"));
     let newer = |packet: &mut Vec<u8>| packet[16] = 2;
-    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), WireError::Protocol(2));
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(2));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
-    assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), WireError::Value("text"));
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), MessageError::Value("text"));
 }
 
 #[test]
