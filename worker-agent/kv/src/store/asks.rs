@@ -1,6 +1,6 @@
 //! What there is of a prompt, and who holds it.
 
-use super::requests::{Request, RequestKey};
+use super::requests::{PinnedRequest, RequestKey};
 use super::slots::SlotState;
 use super::{BlockStore, Found, OwnerId, RequestId};
 use crate::cost::times;
@@ -29,7 +29,8 @@ impl BlockStore {
             self.policy.ask(names);
         }
         let told = earlier.slots;
-        let mut asked = Request { names: names.into(), slots: Vec::new(), ready: 0, ..earlier };
+        let mut asked =
+            PinnedRequest { names: names.into(), slots: Vec::new(), ready: 0, ..earlier };
         let end = names.iter().position(|name| Some(*name) == asked.missed);
         let names = &names[..end.unwrap_or(names.len())];
         // New pins come first: what the request already holds must not be evicted between.
@@ -84,7 +85,7 @@ impl BlockStore {
     }
 
     /// The request if it is known, else a new one; none where the owner may not have one.
-    fn take_request(&mut self, key: RequestKey) -> Option<Request> {
+    fn take_request(&mut self, key: RequestKey) -> Option<PinnedRequest> {
         let owner = self.owners.get_mut(&key.0).filter(|owner| !owner.is_lost)?;
         let request = self.requests.take(key);
         if request.is_none() {
@@ -96,7 +97,7 @@ impl BlockStore {
         Some(request.unwrap_or_default())
     }
 
-    fn pin_ready(&mut self, names: &[BlockName], asked: &mut Request) {
+    fn pin_ready(&mut self, names: &[BlockName], asked: &mut PinnedRequest) {
         for name in names {
             let Some(slot) = self.index.slot(*name) else { break };
             if self.slots[slot].state != SlotState::Ready {
@@ -112,7 +113,7 @@ impl BlockStore {
     }
 
     /// Keeps what an earlier answer to the same request said is ready: the owner may be reading it.
-    fn keep_earlier(&mut self, asked: &mut Request, mut told: Vec<SlotId>, ready: usize) {
+    fn keep_earlier(&mut self, asked: &mut PinnedRequest, mut told: Vec<SlotId>, ready: usize) {
         told.drain(ready..).rev().for_each(|slot| self.unpin(slot));
         asked.earlier.append(&mut told);
         // One pin for a slot is enough, however often the request asks.

@@ -1,7 +1,7 @@
 //! Reads from the tiers: what a request loads, and what it had better compute.
 
 use super::load_step::LoadStep;
-use super::requests::Request;
+use super::requests::PinnedRequest;
 use super::slots::SlotState;
 use super::tiers::tiers_of;
 use super::{Action, BlockStore, TierId};
@@ -20,7 +20,7 @@ impl BlockStore {
     pub(super) fn load_behind(
         &mut self,
         names: &[BlockName],
-        asked: &mut Request,
+        asked: &mut PinnedRequest,
         block_prefill: Duration,
         now: Now,
     ) {

@@ -36,7 +36,7 @@ mod tier_tests;
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
 pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
-pub use stats::{ErrorCounts, Stats, TierStats};
+pub use stats::{ErrorCounts, StoreStats, TierStats};
 
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector};
@@ -44,7 +44,7 @@ use index::BlockIndex;
 use load_step::LoadStep;
 use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;
-use slots::Slots;
+use slots::HostSlots;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tiers::TierState;
@@ -54,14 +54,14 @@ const SEEN_PER_SLOT: usize = 4;
 
 /// The blocks of host memory and of the tiers below it.
 pub struct BlockStore {
-    slots: Slots,
+    slots: HostSlots,
     index: BlockIndex,
     policy: PolicySelector,
     owners: FxHashMap<OwnerId, Owner>,
     requests: Requests,
     tiers: Vec<TierState>,
     actions: VecDeque<Action>,
-    stats: Stats,
+    stats: StoreStats,
     /// Blocks that came into host memory lately, whether or not they are still there.
     seen: Ghosts,
     /// Scratch of [`BlockStore::ask`].
@@ -89,14 +89,14 @@ impl BlockStore {
         });
         let tiers = tiers.collect();
         Self {
-            slots: Slots::new(settings.slots),
+            slots: HostSlots::new(settings.slots),
             index: BlockIndex::default(),
             policy: PolicySelector::new(settings.slots as usize),
             owners: FxHashMap::default(),
             requests: Requests::default(),
             tiers,
             actions: VecDeque::new(),
-            stats: Stats::default(),
+            stats: StoreStats::default(),
             seen: Ghosts::new(SEEN_PER_SLOT * settings.slots as usize),
             steps: Vec::new(),
             block_bytes: settings.block_bytes as u64,
@@ -118,13 +118,13 @@ impl BlockStore {
     }
 
     /// Counters and gauges.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StoreStats {
         let tiers = self.tiers.iter().map(|tier| TierStats {
             reads_in_flight: tier.speed.in_flight(),
             writes_in_flight: tier.writes,
             ..tier.stats.clone()
         });
-        Stats {
+        StoreStats {
             free_slots: self.slots.free_count(),
             granted_slots: self.owners.values().map(|owner| owner.granted).sum(),
             tiers: tiers.collect(),

@@ -21,7 +21,7 @@ pub(super) type RequestKey = (OwnerId, RequestId);
 
 /// The pins of a request.
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct PinnedRequest {
     /// Slots in the order of the prompt, all pinned once by this request: `ready` are there, the
     /// others on their way.
     pub(super) slots: Vec<SlotId>,
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub(super) deadline: Option<Now>,
 }
 
-impl Request {
+impl PinnedRequest {
     /// Slot of the next block, if the request waits for one.
     pub(super) fn awaited(&self) -> Option<SlotId> {
         self.slots.get(self.ready).copied()
@@ -47,14 +47,14 @@ impl Request {
 /// All requests. A request waits for one slot at a time: that of its next block.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    all: BTreeMap<RequestKey, Request>,
+    all: BTreeMap<RequestKey, PinnedRequest>,
     waiting: BTreeSet<(SlotId, RequestKey)>,
     deadlines: BTreeSet<(Now, RequestKey)>,
 }
 
 impl Requests {
     /// Takes a request out, which then waits for nothing.
-    pub(super) fn take(&mut self, key: RequestKey) -> Option<Request> {
+    pub(super) fn take(&mut self, key: RequestKey) -> Option<PinnedRequest> {
         let request = self.all.remove(&key)?;
         if let Some(slot) = request.awaited() {
             self.waiting.remove(&(slot, key));
@@ -66,7 +66,7 @@ impl Requests {
     }
 
     /// Puts a request in, which waits for its next block if it has one.
-    pub(super) fn put(&mut self, key: RequestKey, mut request: Request) {
+    pub(super) fn put(&mut self, key: RequestKey, mut request: PinnedRequest) {
         match request.awaited() {
             Some(slot) => {
                 self.waiting.insert((slot, key));

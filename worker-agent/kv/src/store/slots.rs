@@ -24,7 +24,7 @@ pub(super) enum SlotState {
 
 /// A slot. Its name and checksum are those of the block that it holds or is to hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct HostSlot {
     pub(super) state: SlotState,
     pub(super) name: BlockName,
     pub(super) checksum: Checksum,
@@ -38,7 +38,7 @@ pub(super) struct Slot {
     pub(super) is_leaving: bool,
 }
 
-impl Slot {
+impl HostSlot {
     /// Whether anybody needs the slot as it is.
     pub(super) fn is_needed(&self) -> bool {
         self.pins > 0 || self.writers != 0
@@ -47,14 +47,14 @@ impl Slot {
 
 /// All slots, and those that are free.
 #[derive(Debug)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
+pub(super) struct HostSlots {
+    slots: Vec<HostSlot>,
     free: Vec<SlotId>,
 }
 
-impl Slots {
+impl HostSlots {
     pub(super) fn new(count: u32) -> Self {
-        let empty = Slot {
+        let empty = HostSlot {
             state: SlotState::Free,
             name: BlockName(0),
             checksum: Checksum(0),
@@ -84,7 +84,7 @@ impl Slots {
         self.free.len()
     }
 
-    pub(super) fn known(&self, slot: SlotId) -> Option<&Slot> {
+    pub(super) fn known(&self, slot: SlotId) -> Option<&HostSlot> {
         self.slots.get(slot.0 as usize)
     }
 
@@ -93,16 +93,16 @@ impl Slots {
     }
 }
 
-impl std::ops::Index<SlotId> for Slots {
-    type Output = Slot;
+impl std::ops::Index<SlotId> for HostSlots {
+    type Output = HostSlot;
 
-    fn index(&self, slot: SlotId) -> &Slot {
+    fn index(&self, slot: SlotId) -> &HostSlot {
         &self.slots[slot.0 as usize]
     }
 }
 
-impl std::ops::IndexMut<SlotId> for Slots {
-    fn index_mut(&mut self, slot: SlotId) -> &mut Slot {
+impl std::ops::IndexMut<SlotId> for HostSlots {
+    fn index_mut(&mut self, slot: SlotId) -> &mut HostSlot {
         &mut self.slots[slot.0 as usize]
     }
 }

@@ -4,7 +4,7 @@ use crate::tier::TierError;
 
 /// Counters of a [`super::BlockStore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StoreStats {
     /// Blocks that requests asked for.
     pub asked: u64,
     /// Blocks that were ready in host memory when they were asked for.

@@ -1,6 +1,6 @@
 //! Requests that wait for blocks on their way: every wait ends.
 
-use super::requests::{Request, RequestKey};
+use super::requests::{PinnedRequest, RequestKey};
 use super::slots::SlotState;
 use super::{Action, BlockStore};
 use crate::{Now, SlotId};
@@ -51,7 +51,7 @@ impl BlockStore {
         self.requests.put(key, request);
     }
 
-    fn drop_awaited(&mut self, request: &mut Request) {
+    fn drop_awaited(&mut self, request: &mut PinnedRequest) {
         self.stats.waits_cut += 1;
         request.missed = request.names.get(request.ready).copied();
         let awaited = request.slots.split_off(request.ready);
