@@ -21,7 +21,7 @@ pub trait OuterTiers: Send {
 /// A search for blocks of one sequence. What is found stays until the lookup is dropped.
 pub trait OuterLookup: fmt::Debug + Send {
     /// How far the search has come. Within two seconds nothing is pending any more.
-    fn found(&mut self) -> Found;
+    fn found(&mut self) -> OuterFound;
 
     /// Copies the KV of a block that is ready, counted from the first that the engine did not hold.
     /// False if the block is not what it should be; then `kv` is anything.
@@ -30,7 +30,7 @@ pub trait OuterLookup: fmt::Debug + Send {
 
 /// Blocks of a sequence behind those that the engine holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct OuterFound {
     /// Blocks that can be loaded now. It only grows.
     pub ready: usize,
     /// Blocks behind these that are on their way.

@@ -1,6 +1,6 @@
 //! A waiting sequence's search for KV outside the engine's memory.
 
-use crate::tiers::{Found, OuterLookup};
+use crate::tiers::{OuterFound, OuterLookup};
 
 /// Searches of one sequence at most.
 const SEARCHES_MAX: u32 = 2;
@@ -62,7 +62,7 @@ impl Search {
     pub(super) fn take(&mut self) -> Option<(Box<dyn OuterLookup>, usize, usize)> {
         match std::mem::replace(&mut self.state, SearchState::Over) {
             SearchState::Open { mut lookup, first } => {
-                let Found { ready, .. } = lookup.found();
+                let OuterFound { ready, .. } = lookup.found();
                 Some((lookup, first, ready))
             }
             SearchState::Due | SearchState::Over => None,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::tiers::{Found, OuterBlock, OuterLookup, OuterTiers};
+use crate::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_protos::name::BlockName;
 
 /// How a fake tier misbehaves.
@@ -65,10 +65,10 @@ impl OuterTiers for FakeTiers {
 }
 
 impl OuterLookup for FakeLookup {
-    fn found(&mut self) -> Found {
+    fn found(&mut self) -> OuterFound {
         let pending = self.names.len().min(self.delay);
         self.delay = self.delay.saturating_sub(1);
-        Found { ready: self.names.len() - pending, pending }
+        OuterFound { ready: self.names.len() - pending, pending }
     }
 
     fn load(&mut self, block: usize, kv: &mut [u8]) -> bool {

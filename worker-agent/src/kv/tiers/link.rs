@@ -4,7 +4,7 @@ use super::news::TierNews;
 use super::pace::PrefillPace;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_engine::tiers::{Found, OuterBlock, OuterLookup, OuterTiers};
+use stator_engine::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_kv::cache::{Client, Progress, TieredCache};
 use stator_kv::store::RequestId;
 use stator_kv::{Block, SlotId};
@@ -136,12 +136,12 @@ struct CacheLookup {
 }
 
 impl OuterLookup for CacheLookup {
-    fn found(&mut self) -> Found {
+    fn found(&mut self) -> OuterFound {
         let searches = self.link.searches.0.lock();
-        let Some(search) = searches.get(&self.request) else { return Found::default() };
+        let Some(search) = searches.get(&self.request) else { return OuterFound::default() };
         let waits = Instant::now() < self.until;
         let pending = search.pending.filter(|_| waits).unwrap_or(0);
-        Found { ready: search.slots.len(), pending }
+        OuterFound { ready: search.slots.len(), pending }
     }
 
     fn load(&mut self, block: usize, kv: &mut [u8]) -> bool {
