@@ -7,11 +7,13 @@
 
 mod client;
 mod dispatch;
+mod lender;
 mod questions;
 mod settings;
 mod shared;
 
 pub use client::{Client, LostClient};
+pub use lender::CacheLender;
 pub use settings::{
     CacheOpenError, CacheSettings, CacheTier, Progress, ProgressListener, TierEvent,
     TierEventListener, TierOpener, TierPlace, TierReporter,
@@ -68,6 +70,11 @@ impl TieredCache {
     /// The memory in which engines find and leave blocks.
     pub fn arena(&self) -> &Arena {
         self.shared.arena()
+    }
+
+    /// The memory, for servers that outlive a borrow.
+    pub fn shared_arena(&self) -> Arc<Arena> {
+        self.shared.shared_arena()
     }
 
     /// Forgets all blocks, in host memory and in the tiers.

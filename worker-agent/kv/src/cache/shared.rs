@@ -88,6 +88,10 @@ impl SharedStore {
         }
     }
 
+    pub(super) fn shared_arena(&self) -> Arc<Arena> {
+        self.arena.clone()
+    }
+
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
     }

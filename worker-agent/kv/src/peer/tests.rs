@@ -3,12 +3,14 @@
 mod testkit;
 
 use super::PeerSettings;
+use crate::cache::{CacheLender, CacheSettings, TieredCache};
 use crate::tier::{Tier, TierError, TierReport, TierWrite, Urgency};
 use crate::transfer::wire::{FrameHeader, FrameKind, Hello, encode_names};
-use crate::transfer::{FleetKey, LinkError, introduce};
+use crate::transfer::{FleetKey, LinkError, TransferServer, introduce};
 use crate::{Block, BlockForm, Checksum, SlotId};
 use proptest::prelude::*;
 use stator_protos::name::BlockName;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use testkit::{Fate, Reading, Relay, SECRET, Shelf, form, settings};
@@ -297,6 +299,28 @@ async fn every_read_is_reported_when_the_tier_goes() {
     for _ in 0..4 {
         assert!(matches!(reports.recv().await, Some(TierReport::Read { result: Err(_), .. })));
     }
+}
+
+#[tokio::test]
+async fn a_cache_lends_what_it_has() {
+    let cache = TieredCache::open(form(5000), CacheSettings::new(32)).unwrap();
+    let engine = cache.connect(Arc::new(|_| {}));
+    for (name, slot) in (0..).zip(engine.grant(4)) {
+        let block = Block { name: BlockName(name), hash: None, parent: None, depth: name as u32 };
+        assert_eq!(engine.store(slot, block, &testkit::kv(name, 5000)), None);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = listener.local_addr().unwrap();
+    let arena = cache.shared_arena();
+    let lender = Arc::new(CacheLender::new(cache));
+    let server = TransferServer { arena, lender, form: form(5000), key: secret() };
+    let mut task = tokio::task::JoinSet::new();
+    task.spawn(server.run(listener));
+    let mut reading = Reading::new(form(5000), secret(), settings());
+    reading.hint(peer, 0..6);
+    let results = reading.read(0..6).await;
+    assert!(results[..4].iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(results[4..], [Err(TierError::Missing); 2]);
 }
 
 #[tokio::test]
