@@ -2,10 +2,11 @@
 """Conversations with vLLM, with and without a KV tier in the agent's host memory.
 
 80 users have 10 turns each: 200 tokens, then 96 more with each turn, answered with 32. Four requests
-run at a time, and the users of a turn come in a random order, the same in all runs. The engine has
+run at a time by default, and the users of a turn come in a random order, the same in all runs. The engine has
 room for a tenth of all KV. Each configuration gets an engine of its own in each repetition; they take
-turns. The answers of all runs must be equal: their digest is the condition, the ratio of times to
-first token the result.
+turns. The result is the ratio of times to first token. With `--at-a-time 1` the answers of all runs
+must be equal; with more, batches differ from run to run, and with them rounding and some answers,
+also between two runs without a tier.
 
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
 """
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 
-USERS, TURNS, AT_A_TIME = 80, 10, 4
+USERS, TURNS = 80, 10
 FIRST, MORE, ANSWER = 200, 96, 32
 BLOCK_TOKENS, BLOCK_BYTES, BLOCKS = 32, 16384, 384
 FLAGS = ["--enforce-eager", "--dtype", "bfloat16", "--max-num-seqs", "32", "--max-model-len", "2048",
@@ -103,7 +104,7 @@ class Engine:
         return tokens, first, cached
 
 
-def converse(engine):
+def converse(engine, at_a_time):
     chance = random.Random(1)
     words = lambda count: [chance.randrange(100, 8000) for _ in range(count)]
     said = [words(FIRST) for _ in range(USERS)]
@@ -129,7 +130,7 @@ def converse(engine):
             done[user][turn].set()
 
     began = time.perf_counter()
-    threads = [threading.Thread(target=work) for _ in range(AT_A_TIME)]
+    threads = [threading.Thread(target=work) for _ in range(at_a_time)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,6 +150,7 @@ def main():
     options.add_argument("--vllm", required=True)
     options.add_argument("--model", required=True)
     options.add_argument("--repetitions", type=int, default=3)
+    options.add_argument("--at-a-time", type=int, default=4)
     args = options.parse_args()
     configurations = {"none": [], "host tier": ["--kv-host-gb", "0.128"]}
     runs = {name: [] for name in configurations}
@@ -157,7 +159,7 @@ def main():
     for _ in range(args.repetitions):
         for name, tier in configurations.items():
             with Engine(args, tier) as engine:
-                run = converse(engine)
+                run = converse(engine, args.at_a_time)
             runs[name].append(run)
             print(f"| {name} | {run['hits']:.3f} | {run['mean']:.1f} | {run['p50']:.1f} |"
                   f" {run['late']:.1f} | {run['wall']:.1f} | {run['digest']} |", flush=True)
@@ -165,7 +167,7 @@ def main():
         none, tier = (statistics.median(run[what] for run in runs[name]) for name in configurations)
         print(f"{what}: {none:.1f} ms without, {tier:.1f} ms with the tier: {tier / none - 1:+.0%}")
     digests = {run["digest"] for of in runs.values() for run in of}
-    if len(digests) > 1:
+    if len(digests) > 1 and args.at_a_time == 1:
         raise SystemExit(f"the answers differ: {digests}")
 
 
