@@ -54,7 +54,8 @@ const ROUTER_WEIGHTS: &[&str] = &[
 ];
 
 /// Limits that hardly matter on one machine.
-const UP_DETAILS: &[&str] = &["agent-silence-ms", "model-linger-s", "max-waiting", "sim-step-ms"];
+const UP_DETAILS: &[&str] =
+    &["agent-silence-ms", "model-linger-s", "max-waiting", "sim-step-ms", "kv-socket-dir"];
 
 /// Places of MoRI-IO's engines, and retries of prefill.
 const HANDOVER_DETAILS: &[&str] = &[
@@ -78,6 +79,7 @@ const HANDOVER_DETAILS: &[&str] = &[
 const AGENT_DETAILS: &[&str] = &[
     "engine-hang-timeout-s",
     "engine-restarts",
+    "kv-socket-dir",
     "engine-stop-grace-s",
     "engine-metrics-max-bytes",
     "canary-idle-s",
