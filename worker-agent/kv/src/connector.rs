@@ -8,6 +8,8 @@
 //! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
 
 mod decode;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 mod encode;
 #[cfg(target_os = "linux")]
 mod filler;
@@ -22,7 +24,6 @@ mod serve;
 mod server;
 #[cfg(target_os = "linux")]
 mod session;
-#[cfg(target_os = "linux")]
 mod settings;
 #[cfg(target_os = "linux")]
 mod shared;
@@ -33,9 +34,10 @@ mod tests;
 pub mod wire;
 
 pub use decode::MessageError;
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::ConnectorServer;
 #[cfg(target_os = "linux")]
 pub use server::ConnectorServer;
-#[cfg(target_os = "linux")]
-pub use session::{EventHashes, EventResolver};
-#[cfg(target_os = "linux")]
-pub use settings::{CacheOpener, ConnectorReport, ConnectorSettings, SchedulerReport};
+pub use settings::{
+    CacheOpener, ConnectorReport, ConnectorSettings, EventHashes, EventResolver, SchedulerReport,
+};

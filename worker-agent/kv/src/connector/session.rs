@@ -3,30 +3,18 @@
 use super::filler::Filler;
 use super::names::{KeyNames, event_hash};
 use super::outbox::EngineOutbox;
+use super::settings::EventResolver;
 use super::wire::{AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse};
 use crate::cache::Client;
 use crate::store::RequestId;
 use crate::{Block, SlotId};
 use rustc_hash::FxHashSet;
-use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Requests that an engine has open at most; further ones find nothing.
 const REQUESTS_MAX: usize = 16_384;
-
-/// What KV events say of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventHashes {
-    /// The hash by which routers know the block.
-    pub hash: SequenceHash,
-    /// The hash of the block before it; `None` for the first of a sequence.
-    pub parent: Option<SequenceHash>,
-}
-
-/// Finds what an engine's KV events said of the block that they call by this number.
-pub type EventResolver = dyn Fn(u64) -> Option<EventHashes> + Send + Sync;
 
 /// Why a connection is closed: its shim broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,15 +1,27 @@
 //! How engines reach their cache, and what is seen of them.
 
-use super::session::EventResolver;
 use super::wire::ShimPulse;
 use crate::BlockForm;
 use crate::cache::TieredCache;
+use stator_protos::hash::SequenceHash;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Opens the cache for KV of a form.
 pub type CacheOpener = dyn Fn(BlockForm) -> Result<Arc<TieredCache>, String> + Send + Sync;
+
+/// What KV events say of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHashes {
+    /// The hash by which routers know the block.
+    pub hash: SequenceHash,
+    /// The hash of the block before it; `None` for the first of a sequence.
+    pub parent: Option<SequenceHash>,
+}
+
+/// Finds what an engine's KV events said of the block that they call by this number.
+pub type EventResolver = dyn Fn(u64) -> Option<EventHashes> + Send + Sync;
 
 /// How engines reach their cache.
 pub struct ConnectorSettings {
