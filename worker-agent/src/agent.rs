@@ -75,7 +75,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
-            match stock::start(stock.clone(), name, &admin.metrics, &shutdown).await? {
+            match stock::start(*stock.clone(), name, &admin.metrics, &shutdown).await? {
                 Some(served) => served,
                 None => return Ok(()),
             }

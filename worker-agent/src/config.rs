@@ -72,7 +72,7 @@ pub enum Runs {
     /// Engines in the agent's own process.
     Own(EngineSettings),
     /// An engine in a process of its own.
-    Stock(StockSettings),
+    Stock(Box<StockSettings>),
 }
 
 /// Settings of the agent. A value of this type is valid.
@@ -135,7 +135,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
             }
             Some(kind) => {
                 let host = engine_host(&planes, listen.as_ref(), kind);
-                StockSettings::new(kind, engine, stock, host).map(Runs::Stock)
+                StockSettings::new(kind, engine, stock, host)
+                    .map(|settings| Runs::Stock(Box::new(settings)))
             }
         };
         let mut engine = faults.keep(engine);

@@ -206,7 +206,7 @@ pub(super) fn stock_settings(flags: &[&str]) -> StockSettings {
     let command = AgentArgs::augment_args(clap::Command::new("agent").no_binary_name(true));
     let args = AgentArgs::from_arg_matches(&command.get_matches_from(flags)).unwrap();
     match AgentSettings::try_from(args).unwrap().engine {
-        Runs::Stock(stock) => stock,
+        Runs::Stock(stock) => *stock,
         Runs::Own(engine) => panic!("{engine:?} is our own"),
     }
 }

@@ -1,7 +1,7 @@
 //! Frames on a transfer's connection, as bytes.
 //!
 //! A frame is a header of [`HEADER_BYTES`], a tag of [`TAG_BYTES`] that shows who sent it
-//! ([`super::keys`]), and a payload. All numbers are little endian. Decoding bounds every length by
+//! (`keys`), and a payload. All numbers are little endian. Decoding bounds every length by
 //! the kind of the frame, so that nobody reserves memory because a stranger said so.
 
 use crate::{BlockForm, Checksum};
