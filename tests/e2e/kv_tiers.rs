@@ -33,12 +33,18 @@ struct Tiered {
 }
 
 impl Tiered {
+    /// An agent with a disk tier.
     async fn begin(home: &Path) -> Self {
-        let dir = format!("--discovery-dir={}", home.join("agents").display());
         let disk = format!("--kv-disk-dir={}", home.join("kv").display());
+        Self::above(home, &[&disk, "--kv-disk-gb=0.2"]).await
+    }
+
+    /// An agent whose host memory has the tiers of these flags below it.
+    async fn above(home: &Path, tiers: &[&str]) -> Self {
+        let dir = format!("--discovery-dir={}", home.join("agents").display());
         let mut flags = vec!["--agent-id=tiered", "--model-name=tiny", "--workers=1"];
-        flags.extend(["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05", &disk]);
-        flags.push("--kv-disk-gb=0.2");
+        flags.extend(["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05"]);
+        flags.extend(tiers);
         let mut process = agent(&dir, &flags);
         let side = process.event("side server listening").await;
         let endpoint = process.event("serving").await["endpoint"].as_str().unwrap().to_owned();
@@ -160,6 +166,26 @@ async fn an_evicted_prompt_comes_back_from_host_memory_and_after_a_restart_from_
     let (tokens, cached) = ask(&first).await;
     assert_eq!(tokens, expected);
     assert!(cached < CACHED, "{cached}");
+    agent.ends().await;
+}
+
+#[tokio::test]
+async fn a_prompt_comes_back_from_a_shared_directory_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let shared = home.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    let object = format!("--kv-object=file://{}", shared.display());
+    let agent = Tiered::above(home.path(), &[&object]).await;
+    let (_proxy, client) = proxy(&home.path().join("agents"), &[]).await;
+    let prompt = tokens(5, PROMPT);
+    let (expected, cached) = answer(&accepted(&client, &prompt).await);
+    assert_eq!(cached, 0);
+    agent.holds("remote", BLOCKS).await;
+    agent.ends().await;
+
+    let agent = Tiered::above(home.path(), &[&object]).await;
+    agent.holds("remote", BLOCKS).await;
+    assert_eq!(answer(&accepted(&client, &prompt).await), (expected, CACHED));
     agent.ends().await;
 }
 

@@ -1,4 +1,4 @@
-//! How fast blocks are planned, copied, checked and found. Prints a table; takes about ten seconds.
+//! Speed of copying, checking and finding blocks. Prints a table; takes about ten seconds.
 //!
 //! `cargo bench -p stator-kv --bench kv [part of a line's name]`
 //!
@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheSettings, TieredCache};
-use stator_kv::plan::{BlockCopy, CopyPlan, RegionLayout};
 use stator_kv::store::RequestId;
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
@@ -23,14 +22,6 @@ const REPETITIONS: usize = 31;
 fn main() {
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let wanted = |what: &str| only.as_ref().is_none_or(|only| what.contains(only.as_str()));
-    println!("{:<44} {:>10} {:>10} {:>8}", "", "segments", "ns each", "runs");
-    let row = RegionLayout::contiguous(2 << 20, 2 << 20);
-    let layered = RegionLayout::layer_first(32, 4096, 64 << 10);
-    let split = RegionLayout::layer_first(64, 4096, 32 << 10);
-    plan(&wanted, "plan: 32 layers into rows", [&layered, &row], 32);
-    plan(&wanted, "plan: K and V of 32 layers into rows", [&split, &row], 64);
-    plan(&wanted, "plan: rows into 32 layers", [&row, &layered], 32);
-    plan(&wanted, "plan: rows into rows", [&row, &row], 1);
     println!("{:<44} {:>10} {:>10} {:>8}", "", "KiB", "GB/s", "ratio");
     for kib in [32, 256, 2048] {
         copies(&wanted, kib << 10);
@@ -39,25 +30,6 @@ fn main() {
     for kib in [32, 2048] {
         answers(&wanted, kib << 10);
     }
-}
-
-fn plan(wanted: &dyn Fn(&str) -> bool, what: &str, layouts: [&RegionLayout; 2], segments: usize) {
-    if !wanted(what) {
-        return;
-    }
-    // Scattered blocks, as of a pool that has been in use: a permutation of 0..4096.
-    let scattered = |block: u32| block.wrapping_mul(2_654_435_761) % 4096;
-    let copies: Vec<_> =
-        (0..256).map(|block| BlockCopy { from: scattered(block), to: block }).collect();
-    let mut runs = 0;
-    let median = median(|| {
-        let started = Instant::now();
-        runs = black_box(CopyPlan::new(black_box(&copies), layouts[0], layouts[1])).runs().len();
-        started.elapsed()
-    });
-    let segments = segments * copies.len();
-    let each = median.as_nanos() as f64 / segments as f64;
-    println!("{what:<44} {segments:>10} {each:>10.1} {runs:>8}");
 }
 
 fn copies(wanted: &dyn Fn(&str) -> bool, bytes: usize) {

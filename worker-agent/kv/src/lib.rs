@@ -14,7 +14,6 @@ pub mod disk;
 pub mod metrics;
 pub mod object;
 pub mod peer;
-pub mod plan;
 pub mod policy;
 pub mod shims;
 pub mod store;

@@ -82,6 +82,27 @@ pub enum TierReport {
     Gone(Vec<BlockName>),
 }
 
+/// A change of what a medium holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierEvent {
+    /// The medium holds the block.
+    Stored {
+        /// The block.
+        block: Block,
+        /// The medium.
+        medium: Medium,
+    },
+    /// The medium holds the block no more.
+    Removed {
+        /// The block.
+        block: Block,
+        /// The medium.
+        medium: Medium,
+    },
+    /// No medium holds any block any more.
+    Cleared,
+}
+
 /// Why a tier did not do as told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {

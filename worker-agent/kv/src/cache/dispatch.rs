@@ -1,10 +1,10 @@
 //! Carries out what the store decides.
 
-use super::settings::{Progress, TierEvent, TierEventListener};
+use super::settings::{Progress, TierEventListener};
 use super::shared::SharedStore;
 use crate::metrics::HeldBlocks;
 use crate::store::{Action, TierId};
-use crate::tier::Tier;
+use crate::tier::{Tier, TierEvent};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -40,18 +40,16 @@ impl Dispatcher {
                         (news.listener)(news.progress);
                     }
                 }
-                Action::Stored { block, medium } => {
-                    self.held.stored(medium);
-                    (self.events)(TierEvent::Stored { block, medium });
-                }
-                Action::Removed { block, medium } => {
-                    self.held.removed(medium);
-                    (self.events)(TierEvent::Removed { block, medium });
-                }
-                Action::Cleared => {
-                    self.tiers.iter().for_each(|tier| tier.clear());
-                    self.held.clear();
-                    (self.events)(TierEvent::Cleared);
+                Action::Event(event) => {
+                    match event {
+                        TierEvent::Stored { medium, .. } => self.held.stored(medium),
+                        TierEvent::Removed { medium, .. } => self.held.removed(medium),
+                        TierEvent::Cleared => {
+                            self.tiers.iter().for_each(|tier| tier.clear());
+                            self.held.clear();
+                        }
+                    }
+                    (self.events)(event);
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! Random use of a cache while everything around it fails: no wrong byte is ever handed out, every
 //! wait ends, and what routers hear adds up.
 
-use super::TierEvent;
 use super::shared::Question;
 use super::testkit::*;
 use crate::store::{OwnerId, RequestId};
+use crate::tier::TierEvent;
 use crate::tier::{TierError, TierReport};
 use crate::{Checksum, Now, SlotId};
 use rand::rngs::SmallRng;

@@ -15,8 +15,8 @@ mod shared;
 pub use client::{Client, LostClient};
 pub use lender::CacheLender;
 pub use settings::{
-    CacheOpenError, CacheSettings, CacheTier, Progress, ProgressListener, TierEvent,
-    TierEventListener, TierOpener, TierPlace, TierReporter,
+    CacheOpenError, CacheSettings, CacheTier, Progress, ProgressListener, TierEventListener,
+    TierOpener, TierPlace, TierReporter,
 };
 
 use crate::BlockForm;

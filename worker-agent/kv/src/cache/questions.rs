@@ -70,6 +70,7 @@ impl Questions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tier::TierEvent;
 
     const KEY: QuestionKey = (OwnerId(1), RequestId(2));
 
@@ -83,7 +84,10 @@ mod tests {
         assert_eq!(questions.hold(progress(1)), Some(progress(1)));
         questions.ask(KEY);
         assert_eq!(questions.hold(progress(1)), None);
-        assert_eq!(questions.hold(Action::Cleared), Some(Action::Cleared));
+        assert_eq!(
+            questions.hold(Action::Event(TierEvent::Cleared)),
+            Some(Action::Event(TierEvent::Cleared))
+        );
         assert_eq!(questions.answered(KEY, 2), [progress(1)]);
         assert_eq!(questions.hold(progress(0)), Some(progress(0)));
     }

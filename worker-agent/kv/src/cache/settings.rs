@@ -3,9 +3,8 @@
 use crate::arena::Arena;
 use crate::metrics::KvMetrics;
 use crate::store::{RequestId, TierSettings};
-use crate::tier::{Tier, TierReport};
-use crate::{Block, BlockForm, SlotId};
-use stator_protos::kv_event::Medium;
+use crate::tier::{Tier, TierEvent, TierReport};
+use crate::{BlockForm, SlotId};
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -80,27 +79,6 @@ pub struct Progress {
     pub slots: Vec<SlotId>,
     /// Blocks still on their way. After zero no more will come.
     pub pending: usize,
-}
-
-/// A change of what a medium holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TierEvent {
-    /// The medium holds the block.
-    Stored {
-        /// The block.
-        block: Block,
-        /// The medium.
-        medium: Medium,
-    },
-    /// The medium holds the block no more.
-    Removed {
-        /// The block.
-        block: Block,
-        /// The medium.
-        medium: Medium,
-    },
-    /// No medium holds any block any more.
-    Cleared,
 }
 
 /// Why a cache cannot be opened.

@@ -2,11 +2,11 @@
 
 use super::assemble;
 use super::dispatch::Dispatcher;
-use super::settings::{CacheSettings, CacheTier, Progress, TierEvent, TierPlace};
+use super::settings::{CacheSettings, CacheTier, Progress, TierPlace};
 use super::shared::{Question, SharedStore};
 use crate::metrics::KvMetrics;
 use crate::store::{Found, OwnerId, RequestId, TierSettings};
-use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
+use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
 use crate::{Block, BlockForm, Checksum, Now, SlotId};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;

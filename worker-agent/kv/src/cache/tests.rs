@@ -2,7 +2,7 @@ use super::testkit::*;
 use super::*;
 use crate::SlotId;
 use crate::store::RequestId;
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierEvent, TierReport};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::sync::mpsc;

@@ -1,8 +1,7 @@
 //! Values that go into the store and come out of it.
 
-use crate::tier::{TierRead, TierWrite};
-use crate::{Block, SlotId};
-use stator_protos::kv_event::Medium;
+use crate::tier::{TierEvent, TierRead, TierWrite};
+use crate::SlotId;
 
 /// An engine that uses the store: a connection, or the built-in engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,20 +76,6 @@ pub enum Action {
         /// Blocks still on their way. After zero no more will come.
         pending: usize,
     },
-    /// A medium holds a block.
-    Stored {
-        /// The block.
-        block: Block,
-        /// The medium.
-        medium: Medium,
-    },
-    /// A medium holds a block no more.
-    Removed {
-        /// The block.
-        block: Block,
-        /// The medium.
-        medium: Medium,
-    },
-    /// All blocks on all media are forgotten: the tiers are to forget theirs.
-    Cleared,
+    /// A medium holds a block now, or no more; or all tiers are to forget theirs.
+    Event(TierEvent),
 }

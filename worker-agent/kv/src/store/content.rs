@@ -3,6 +3,7 @@
 use super::slots::SlotState;
 use super::{Action, BlockStore};
 use crate::policy::Eviction;
+use crate::tier::TierEvent;
 use crate::{Checksum, SlotId};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
@@ -38,7 +39,8 @@ impl BlockStore {
         self.policy.forget(slot);
         self.slots[slot].state = SlotState::Hidden;
         if let Some(block) = self.index.unset_slot(name) {
-            self.actions.push_back(Action::Removed { block, medium: Medium::Host });
+            self.actions
+                .push_back(Action::Event(TierEvent::Removed { block, medium: Medium::Host }));
         }
         self.settle(slot);
     }

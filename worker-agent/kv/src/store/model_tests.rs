@@ -5,7 +5,7 @@
 //! bytes until the request ends.
 
 use super::*;
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -301,13 +301,13 @@ impl World {
                 Action::Ready { owner, request, slots, pending } => {
                     self.ready((owner, request.0), slots, pending);
                 }
-                Action::Stored { block, medium } => {
+                Action::Event(TierEvent::Stored { block, medium }) => {
                     assert!(self.events.insert((medium, block.name)), "stored twice");
                 }
-                Action::Removed { block, medium } => {
+                Action::Event(TierEvent::Removed { block, medium }) => {
                     assert!(self.events.remove(&(medium, block.name)), "removed twice");
                 }
-                Action::Cleared => self.events.clear(),
+                Action::Event(TierEvent::Cleared) => self.events.clear(),
             }
         }
     }

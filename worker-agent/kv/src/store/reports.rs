@@ -3,7 +3,7 @@
 use super::slots::SlotState;
 use super::{Action, BlockStore, TierId};
 use crate::policy::Eviction;
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use stator_protos::name::BlockName;
 
@@ -62,7 +62,7 @@ impl BlockStore {
         }
         self.index.clear();
         self.tiers.iter_mut().for_each(|tier| tier.clear());
-        self.actions.push_back(Action::Cleared);
+        self.actions.push_back(Action::Event(TierEvent::Cleared));
     }
 
     fn is_read(&self, tier: TierId, name: BlockName, slot: SlotId) -> bool {
@@ -148,7 +148,7 @@ impl BlockStore {
             let state = self.tier_mut(tier);
             state.stats.held += 1;
             let medium = state.settings.medium;
-            self.actions.push_back(Action::Stored { block, medium });
+            self.actions.push_back(Action::Event(TierEvent::Stored { block, medium }));
         }
     }
 
@@ -158,7 +158,7 @@ impl BlockStore {
         let state = self.tier_mut(tier);
         state.stats.held -= 1;
         let medium = state.settings.medium;
-        self.actions.push_back(Action::Removed { block, medium });
+        self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));
         true
     }
 }

@@ -3,6 +3,7 @@
 use super::slots::SlotState;
 use super::{Action, BlockStore};
 use crate::policy::Eviction;
+use crate::tier::TierEvent;
 use crate::{Block, Now, SlotId};
 use stator_protos::kv_event::Medium;
 
@@ -31,7 +32,7 @@ impl BlockStore {
         of.name = block.name;
         of.is_reused = false;
         self.index.set_slot(block, slot);
-        self.actions.push_back(Action::Stored { block, medium: Medium::Host });
+        self.actions.push_back(Action::Event(TierEvent::Stored { block, medium: Medium::Host }));
         self.settle(slot);
         self.offer_new(block.name);
         self.write_down(now);
@@ -104,6 +105,7 @@ impl BlockStore {
         let evicted = self.index.unset_slot(name).expect("a ready slot's block is known");
         self.stats.evictions += 1;
         self.stats.evictions_for_good += u64::from(self.index.find(name).is_none());
-        self.actions.push_back(Action::Removed { block: evicted, medium: Medium::Host });
+        self.actions
+            .push_back(Action::Event(TierEvent::Removed { block: evicted, medium: Medium::Host }));
     }
 }

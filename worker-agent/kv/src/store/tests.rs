@@ -1,7 +1,7 @@
 //! The store's rules, by name. `Bench` is a store with one owner and short ways to speak to it.
 
 use super::*;
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
@@ -182,7 +182,7 @@ fn a_corrupt_block_is_forgotten() {
     bench.ask(1, 0..1);
     let read = bench.reads()[0];
     bench.read_ends(read, Err(TierError::Corrupt));
-    let removed = Action::Removed { block: block(0), medium: Medium::Disk };
+    let removed = Action::Event(TierEvent::Removed { block: block(0), medium: Medium::Disk });
     assert!(bench.actions().contains(&removed));
     assert_eq!(bench.ask(2, 0..1), Found::default());
 }
@@ -223,7 +223,7 @@ fn a_filled_block_is_written_through_and_read_back() {
     // Its slot stays while it is written.
     assert_eq!(bench.store.grant(bench.owner, 2, bench.now).len(), 1);
     bench.write_ends(write, Ok(()));
-    let stored = Action::Stored { block: block(0), medium: Medium::Disk };
+    let stored = Action::Event(TierEvent::Stored { block: block(0), medium: Medium::Disk });
     assert!(bench.actions().contains(&stored));
     assert_eq!(bench.ask(1, 0..1).pending, 1);
 }

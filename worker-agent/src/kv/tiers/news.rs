@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_kv::Block;
-use stator_kv::cache::TierEvent;
+use stator_kv::tier::TierEvent;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use tokio::sync::Notify;

@@ -2,7 +2,7 @@ use super::super::news::TierNews;
 use super::*;
 use proptest::prelude::*;
 use stator_kv::Block;
-use stator_kv::cache::TierEvent;
+use stator_kv::tier::TierEvent;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
 
