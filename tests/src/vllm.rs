@@ -105,11 +105,11 @@ pub async fn serve(bed: &Bed, role: Role, extra: &[&str]) -> VllmServer {
     serve_with(bed, role, extra, &[]).await
 }
 
-/// As [`serve`], with further variables of its environment.
+/// Starts a server like [`serve`], with further environment variables.
 ///
 /// # Panics
 ///
-/// As [`serve`].
+/// The same errors as [`serve`].
 pub async fn serve_with(
     bed: &Bed,
     role: Role,

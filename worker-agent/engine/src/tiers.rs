@@ -20,7 +20,7 @@ pub trait OuterTiers: Send {
 
 /// A search for blocks of one sequence. What is found stays until the lookup is dropped.
 pub trait OuterLookup: fmt::Debug + Send {
-    /// How far the search has come. Within two seconds nothing is pending any more.
+    /// Progress of the search. Within two seconds nothing is pending any more.
     fn found(&mut self) -> OuterFound;
 
     /// Copies the KV of a block that is ready, counted from the first that the engine did not hold.

@@ -1,4 +1,4 @@
-//! How fast the disk tier writes, reads and restarts. Prints a table; takes about a minute.
+//! Speed of the disk tier: writes, reads, restarts. Prints a table; takes about a minute.
 //!
 //! `cargo bench -p stator-kv --bench disk [DIR]`
 //!

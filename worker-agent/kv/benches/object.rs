@@ -1,4 +1,4 @@
-//! What the object tier moves. `cargo bench -p stator-kv --bench object -- [URL [ENDPOINT]]`, for
+//! Throughput of the object tier. `cargo bench -p stator-kv --bench object -- [URL [ENDPOINT]]`, for
 //! example `s3://bucket/prefix http://127.0.0.1:5000` with the usual `AWS_` variables. Default: a
 //! directory, whose files the system keeps in memory.
 

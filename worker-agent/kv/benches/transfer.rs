@@ -1,4 +1,4 @@
-//! How fast blocks go from one agent's arena to another's over loopback, beside plain TCP.
+//! Throughput from one agent's arena to another's over loopback, beside plain TCP.
 //!
 //! `cargo bench -p stator-kv --bench transfer`
 //!

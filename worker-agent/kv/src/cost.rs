@@ -118,7 +118,7 @@ impl Average {
     }
 }
 
-/// Where the next block of a prompt comes from, if it is loaded.
+/// Source of a prompt's next block, if it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadSource {
     /// Host memory: it costs nothing.
@@ -129,7 +129,7 @@ pub enum LoadSource {
     Tier(usize),
 }
 
-/// How many leading blocks to load, if the engine computes the others after those have come.
+/// Number of leading blocks to load, if the engine computes the others after those have come.
 ///
 /// The time for `n` of `N` blocks is that of the slowest tier among the first `n`, plus
 /// `(N - n) * block_prefill`: the result has the least time, and loads the fewest blocks for it.

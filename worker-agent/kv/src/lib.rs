@@ -54,7 +54,7 @@ pub struct Block {
     pub depth: u32,
 }
 
-/// What all KV of one cache has in common. KV of another form is refused, never converted.
+/// The form of all KV of one cache. KV of another form is refused, never converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockForm {
     /// Covers all that decides the bytes of a block: model, types, layout, block size, ranks,

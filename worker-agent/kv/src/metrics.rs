@@ -173,7 +173,7 @@ impl KvMetrics {
     }
 }
 
-/// What one cache holds, as its part of the gauges. It goes with the cache.
+/// Blocks that one cache holds: its part of the gauges, which goes with the cache.
 #[derive(Debug)]
 pub(crate) struct HeldBlocks {
     metrics: KvMetrics,

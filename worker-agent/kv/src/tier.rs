@@ -44,7 +44,7 @@ pub struct TierWrite {
     pub checksum: Checksum,
 }
 
-/// What goes first where bandwidth is short.
+/// Priority of work where bandwidth is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// A request waits for it.
@@ -55,7 +55,7 @@ pub enum Urgency {
     Offload,
 }
 
-/// What became of a tier's work, and what the tier holds.
+/// Report of a tier: ended work, found and lost blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TierReport {
     /// A read has ended. The tier has verified the checksum of what it read.
@@ -109,7 +109,7 @@ pub enum TierError {
     /// The tier does not hold the block.
     #[error("the block is not there")]
     Missing,
-    /// What the tier holds under the name is not the block.
+    /// The tier's bytes under the name are not the block.
     #[error("the block is corrupt")]
     Corrupt,
     /// Too much is queued.

@@ -81,7 +81,7 @@ impl KvTierArgs {
         faults.none().map(|()| tiers)
     }
 
-    /// As [`KvTierArgs::check`], with its faults among those of other flags.
+    /// Checks the flags like [`KvTierArgs::check`], and adds their faults to those of other flags.
     pub(super) fn tiers(self, engine: EngineKind, faults: &mut Faults) -> Option<KvTierSettings> {
         self.tiers_within(host_memory_bytes(), engine, faults)
     }

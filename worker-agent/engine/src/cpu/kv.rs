@@ -128,7 +128,7 @@ impl Kv {
         bytemuck::cast_slice(&self.values[start..][..self.layout.block_len()])
     }
 
-    /// As [`Kv::bytes`], to be written. All bytes make numbers.
+    /// The bytes of a block, to be written. Any bytes make valid numbers.
     pub(super) fn bytes_mut(&mut self, block: BlockId) -> &mut [u8] {
         let start = block.0 as usize * self.layout.block_len();
         bytemuck::cast_slice_mut(&mut self.values[start..][..self.layout.block_len()])

@@ -150,7 +150,7 @@ fn a_prompt_that_another_engine_computed_is_stored_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// However small the engine is, and however slow, forgetful or broken the tiers are: answers are
+    /// Answers do not depend on the engine's size, nor on slow, forgetful or broken tiers: they are
     /// those of a lone engine, every request ends, and no search is left over.
     #[test]
     fn answers_do_not_depend_on_tiers(

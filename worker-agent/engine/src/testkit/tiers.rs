@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_protos::name::BlockName;
 
-/// How a fake tier misbehaves.
+/// Faults of a fake tier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Temper {
     /// Times that a lookup says that its blocks are on their way.

@@ -1,4 +1,4 @@
-//! How long an engine waits for the answer to what it asks, beside a bare ping-pong of messages of
+//! Time from an engine's question to its answer, beside a bare ping-pong of messages of
 //! the same sizes over the same kind of socket.
 //!
 //! `cargo bench -p stator-kv --bench connector`

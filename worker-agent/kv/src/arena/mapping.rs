@@ -111,7 +111,7 @@ impl Drop for Mapping {
 ///
 /// # Safety
 ///
-/// As [`std::ptr::copy_nonoverlapping`].
+/// The conditions of [`std::ptr::copy_nonoverlapping`].
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     let ahead = to.addr().wrapping_sub(from.addr()) % 4096;
     // Copies of less than 2 KiB, and those around the caches, are made without that instruction.

@@ -111,7 +111,7 @@ impl Arena {
     ///
     /// # Panics
     ///
-    /// As [`Arena::write`].
+    /// The conditions of [`Arena::write`].
     pub fn write_checked(&self, slot: SlotId, name: BlockName, kv: &[u8]) -> Checksum {
         assert_eq!(kv.len(), self.block_bytes, "bytes of a block");
         let mut stream = ChecksumStream::new(name);
@@ -128,7 +128,7 @@ impl Arena {
     ///
     /// # Panics
     ///
-    /// As [`Arena::read`].
+    /// The conditions of [`Arena::read`].
     pub fn read_checked(&self, slot: SlotId, name: BlockName, kv: &mut [u8]) -> Checksum {
         assert_eq!(kv.len(), self.block_bytes, "bytes of a block");
         let mut stream = ChecksumStream::new(name);
@@ -164,7 +164,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// As `write`.
+    /// The system's errors of `write`.
     pub(crate) fn send(
         &self,
         slot: SlotId,
@@ -179,7 +179,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// As `read`.
+    /// The system's errors of `read`.
     pub(crate) fn receive(
         &self,
         slot: SlotId,
@@ -197,16 +197,6 @@ impl Arena {
     /// Copies bytes from `start` of the block in a slot.
     pub(crate) fn read_part(&self, slot: SlotId, start: usize, kv: &mut [u8]) {
         self.mapping.read(self.place(slot, &(start..start + kv.len())), kv);
-    }
-
-    /// Copies bytes to an offset in the arena. The caller is the one writer of the slots there.
-    pub(crate) fn write_at(&self, offset: usize, bytes: &[u8]) {
-        self.mapping.write(offset, bytes);
-    }
-
-    /// Copies bytes from an offset in the arena.
-    pub(crate) fn read_at(&self, offset: usize, bytes: &mut [u8]) {
-        self.mapping.read(offset, bytes);
     }
 
     /// Offset of a part of the block in a slot.

@@ -62,7 +62,7 @@ impl TieredCache {
         Client::new(self.shared.clone(), self.dispatch.clone(), listener)
     }
 
-    /// What all blocks have in common.
+    /// Form of all blocks.
     pub fn form(&self) -> BlockForm {
         self.form
     }

@@ -1,4 +1,4 @@
-//! What a cache is made of, and what it tells.
+//! Settings of a cache, and its reports.
 
 use crate::arena::Arena;
 use crate::metrics::KvMetrics;
@@ -53,7 +53,7 @@ pub type TierOpener =
 
 /// Surroundings of a tier.
 pub struct TierPlace {
-    /// What all blocks have in common.
+    /// Form of all blocks.
     pub form: BlockForm,
     /// The memory that blocks are read into and written from.
     pub arena: Arc<Arena>,

@@ -10,7 +10,7 @@ use crate::SlotId;
 /// Why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// It ends before its fields do.
+    /// The message ends before its fields do.
     #[error("the message is cut short")]
     Short,
     /// There are bytes behind its fields, or the header gives another length.
@@ -27,9 +27,9 @@ pub enum MessageError {
     TooMany {
         /// Field that counts them.
         what: &'static str,
-        /// How many.
+        /// Number of them.
         count: u32,
-        /// How many are allowed.
+        /// Largest number allowed.
         limit: usize,
     },
     /// HELLO of another version of the protocol.
@@ -212,7 +212,7 @@ impl Header {
     }
 }
 
-/// What of a message is not read yet.
+/// The unread rest of a message.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {

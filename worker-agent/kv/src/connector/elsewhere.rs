@@ -18,7 +18,7 @@ impl ConnectorServer {
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
-    /// What is connected: nothing.
+    /// An empty report: nothing is connected.
     pub fn report(&self) -> ConnectorReport {
         ConnectorReport::default()
     }

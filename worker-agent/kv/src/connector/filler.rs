@@ -35,7 +35,7 @@ struct FillerState {
     end: bool,
 }
 
-/// How many slots an engine is to have.
+/// Number of slots that an engine is to have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credit {
     /// Now.
@@ -83,7 +83,7 @@ impl Filler {
         self.work.changed.notify_one();
     }
 
-    /// How many filled slots wait.
+    /// Number of filled slots that wait.
     pub(super) fn backlog(&self) -> usize {
         self.work.state.lock().filled.len()
     }

@@ -1,4 +1,4 @@
-//! Which processes belong to which engine, and what waits for their end.
+//! Processes of each engine, and lost connections that wait for their end.
 //!
 //! An engine whose connection is lost may still read and write slots of the arena: its scheduler
 //! has asked its workers for copies. What it held is set apart until all processes of the engine
@@ -93,7 +93,7 @@ impl<T> Quarantine<T> {
         None
     }
 
-    /// What waited for engines that are dead now.
+    /// Lost clients whose engines are dead now.
     pub(super) fn sweep(&mut self) -> Vec<T> {
         let mut free = Vec::new();
         self.engines.retain(|_, engine| {
@@ -112,7 +112,7 @@ impl<T> Quarantine<T> {
         waiting.flat_map(|engine| engine.processes.iter().cloned()).collect()
     }
 
-    /// How many lost connections are waited for.
+    /// Number of lost connections in quarantine.
     pub(super) fn held(&self) -> usize {
         self.engines.values().map(|engine| engine.held.len()).sum()
     }

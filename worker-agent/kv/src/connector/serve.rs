@@ -41,13 +41,13 @@ pub(super) fn serve(shared: &ConnectorState, link: &EngineLink) {
 
 /// A process that does not get in.
 enum Stranger {
-    /// It hears why.
+    /// The shim is told why.
     Refused(Refused),
-    /// It hears nothing.
+    /// The shim is told nothing.
     Ignored(String),
 }
 
-/// Who is there.
+/// The process at the other end.
 fn introduce(link: &EngineLink, buffer: &mut [u8]) -> Result<(EngineProcess, Hello), Stranger> {
     let connection = link.outbox.connection();
     let process = match connection.peer() {

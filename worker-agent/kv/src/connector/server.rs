@@ -48,7 +48,7 @@ impl ConnectorServer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What is connected now.
+    /// Report of the present connections.
     pub fn report(&self) -> ConnectorReport {
         self.shared.report()
     }

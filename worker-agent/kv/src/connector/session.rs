@@ -42,7 +42,7 @@ pub(super) struct SchedulerSession {
     pub(super) engine: EngineView,
 }
 
-/// What the agent knows of the engine.
+/// The agent's view of the engine.
 #[derive(Debug)]
 pub(super) struct EngineView {
     fingerprint: [u8; 32],

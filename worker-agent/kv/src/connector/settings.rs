@@ -1,4 +1,4 @@
-//! How engines reach their cache, and what is seen of them.
+//! Settings of the server that engines connect to, and its report.
 
 use super::wire::ShimPulse;
 use crate::BlockForm;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Opens the cache for KV of a form.
 pub type CacheOpener = dyn Fn(BlockForm) -> Result<Arc<TieredCache>, String> + Send + Sync;
 
-/// What KV events say of a block.
+/// Hashes of a block in KV events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventHashes {
     /// The hash by which routers know the block.
@@ -23,7 +23,7 @@ pub struct EventHashes {
 /// Finds what an engine's KV events said of the block that they call by this number.
 pub type EventResolver = dyn Fn(u64) -> Option<EventHashes> + Send + Sync;
 
-/// How engines reach their cache.
+/// Settings of the server that engines connect to.
 pub struct ConnectorSettings {
     /// Path of the socket, in a folder that is the agent's alone.
     pub socket: PathBuf,
@@ -51,7 +51,7 @@ impl fmt::Debug for ConnectorSettings {
     }
 }
 
-/// What the server has of its engines.
+/// Connections and engines of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectorReport {
     /// Open connections.
@@ -62,7 +62,7 @@ pub struct ConnectorReport {
     pub schedulers: Vec<SchedulerReport>,
 }
 
-/// What the scheduler of an engine told last.
+/// The last report of an engine's scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerReport {
     /// Id of the engine.

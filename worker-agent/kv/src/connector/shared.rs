@@ -1,4 +1,4 @@
-//! What the threads of a server share.
+//! State that the threads of a server share.
 
 use super::outbox::EngineOutbox;
 use super::quarantine::{Quarantine, SchedulerId};
@@ -13,7 +13,7 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the threads of a server share. No lock is taken within another.
+/// State that the threads of a server share. No lock is taken within another.
 pub(super) struct ConnectorState {
     pub(super) settings: ConnectorSettings,
     /// Random, one for each start.

@@ -202,10 +202,10 @@ pub enum ShimMessage {
     Bye,
 }
 
-/// Who connects, and the form of its KV.
+/// The process that connects, and the form of its KV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What the process is to its engine.
+    /// Role of the process in its engine.
     pub role: ShimRole,
     /// Rank of the worker; 0 for the scheduler.
     pub rank: u32,
@@ -223,16 +223,16 @@ pub struct Hello {
     pub incarnation: [u8; 16],
     /// Id of the engine, the same for its scheduler and workers.
     pub engine: String,
-    /// What the fingerprint covers, in words.
+    /// The fingerprint's content, in words.
     pub form: String,
 }
 
-/// What a process is to its engine.
+/// Role of a process in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShimRole {
-    /// It asks, and reports what was filled.
+    /// The scheduler asks, and reports filled slots.
     Scheduler,
-    /// It copies between device and arena.
+    /// A worker copies between device and arena.
     Worker,
 }
 
@@ -310,7 +310,7 @@ pub enum AgentMessage {
     Bye,
 }
 
-/// What the engine may use.
+/// The arena that the engine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Random, one for each start of the agent.
@@ -336,7 +336,7 @@ pub enum RefusalCode {
     Crowded,
 }
 
-/// How far a request's blocks are.
+/// Progress of a request's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskProgress {
     /// Number of the request.

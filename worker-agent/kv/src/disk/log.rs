@@ -1,4 +1,4 @@
-//! Where blocks lie on disk: segments in the order of their use, and the slots of each.
+//! Places of blocks on disk: segments in the order of their use, and the slots of each.
 //!
 //! Blocks are appended to the active segment. When the segment is full, the tier adds a segment, or
 //! recycles the oldest: its blocks go, except for the hot ones, which stay in their slots. So a hot
@@ -47,7 +47,7 @@ pub(super) enum Recycling {
     Begun { segment: u32, gone: Vec<BlockName> },
 }
 
-/// How far the writing of a block has come.
+/// Progress of writing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The payload is being written.

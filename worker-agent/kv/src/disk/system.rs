@@ -1,4 +1,4 @@
-//! What the disk tier asks of the system, with a plain answer where a system cannot do it.
+//! Calls of the disk tier to the system, with a plain answer where a system lacks one.
 
 use super::format::{PAGE_BYTES, Page};
 use rustix::fs::OFlags;

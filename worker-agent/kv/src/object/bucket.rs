@@ -100,28 +100,28 @@ impl BucketPaths {
         Self { root, form }
     }
 
-    /// Where an extent is.
+    /// Path of an extent.
     pub(crate) fn extent(&self, id: ExtentId) -> Path {
         let id = hex(&id.0);
         self.form.clone().join(&id[..2]).join(id.as_str())
     }
 
-    /// Where all index objects are.
+    /// Path of all index objects.
     pub(crate) fn indexes(&self) -> Path {
         self.form.clone().join("index")
     }
 
-    /// Where an index object of a writer is.
+    /// Path of a writer's index object.
     pub(crate) fn index(&self, writer: u128, number: u32) -> Path {
         self.indexes().join(format!("{writer:032x}-{number:08}"))
     }
 
-    /// Where everything is, of all forms.
+    /// Path of everything, of all forms.
     pub(crate) fn root(&self) -> Option<&Path> {
         (!self.root.is_root()).then_some(&self.root)
     }
 
-    /// What an object is, if the tier wrote it.
+    /// Kind of an object, if the tier wrote it.
     pub(crate) fn kind(&self, path: &Path) -> Option<ObjectKind> {
         let parts: Vec<_> = path.prefix_match(&self.root)?.collect();
         let [fingerprint, folder, name] = &parts[..] else { return None };

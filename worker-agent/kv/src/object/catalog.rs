@@ -1,4 +1,4 @@
-//! What the bucket is known to hold: which block is in which extent, at which position.
+//! Known blocks of the bucket: the extent of each, and its position there.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stator_protos::name::BlockName;
 
 use super::extent::ExtentId;
 
-/// Where a block is.
+/// Place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockPlace {
     pub(crate) extent: ExtentKey,
@@ -36,7 +36,7 @@ pub(crate) struct Catalog {
     next: u64,
 }
 
-/// What a new extent changed.
+/// Changes by a new extent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CatalogChange {
     /// Positions of blocks that the catalog did not know before.
@@ -58,7 +58,7 @@ impl Catalog {
         }
     }
 
-    /// Where a block is, if the bucket has it.
+    /// Place of a block, if the bucket has it.
     pub(crate) fn place(&self, name: BlockName) -> Option<BlockPlace> {
         self.blocks.get(&name).copied()
     }
@@ -114,7 +114,7 @@ impl Catalog {
         gone
     }
 
-    /// As [`Self::remove`], by identity.
+    /// Removes an extent like [`Self::remove`], by identity.
     pub(crate) fn remove_id(&mut self, id: ExtentId) -> Vec<BlockName> {
         self.by_id.get(&id).copied().map_or_else(Vec::new, |key| self.remove(key))
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, the catalog places blocks as two lists do, and reports what changed.
+        /// The catalog places blocks as two lists do, and reports what changed.
         #[test]
         fn agrees_with_lists(steps in vec(any_step(), 0..60)) {
             const NAMES_MAX: usize = 14;

@@ -1,8 +1,8 @@
-//! What the tier has done, for metrics.
+//! Counters of the tier, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What the tier has done since it opened.
+/// Counters of the tier since it opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Blocks that were read and proved right.
@@ -25,7 +25,7 @@ pub struct ObjectCounts {
     pub extents_deleted: u64,
 }
 
-/// The same, while it is being counted.
+/// The counters while they grow.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) blocks_read: AtomicU64,

@@ -54,7 +54,7 @@ impl std::fmt::Debug for ExtentId {
     }
 }
 
-/// Where the parts of an extent are.
+/// Byte ranges of an extent's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentLayout {
     blocks: usize,
@@ -77,7 +77,7 @@ impl ExtentLayout {
         self.block_bytes + TRAILER_BYTES
     }
 
-    /// Where the frames of these positions are.
+    /// Byte range of the frames at these positions.
     pub(crate) fn frames(self, positions: Range<usize>) -> Range<u64> {
         let at = |position| (self.header_bytes() + position * self.frame_bytes()) as u64;
         at(positions.start)..at(positions.end)
@@ -98,7 +98,7 @@ pub struct ExtentEntry {
     pub checksum: Checksum,
 }
 
-/// What a header tells.
+/// Content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentHeader {
     /// When the extent was written, in ms since the Unix epoch by the writer's clock.

@@ -1,4 +1,4 @@
-//! What an error of the client means to the tier.
+//! Meaning of the client's errors for the tier.
 
 use std::io::ErrorKind;
 
@@ -22,7 +22,7 @@ pub(crate) enum BucketFailure {
 }
 
 impl BucketFailure {
-    /// What the store is told.
+    /// The error that the store is told.
     pub(crate) fn tier_error(self) -> TierError {
         match self {
             Self::Missing => TierError::Missing,

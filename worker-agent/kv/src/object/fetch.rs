@@ -26,7 +26,7 @@ pub(crate) enum ExtentBody {
     File {
         /// The file.
         file: Arc<std::fs::File>,
-        /// What is left to read.
+        /// The range that is left to read.
         rest: Range<u64>,
     },
 }

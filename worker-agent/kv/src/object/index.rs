@@ -31,7 +31,7 @@ pub struct IndexedExtent {
     pub blocks: Vec<Block>,
 }
 
-/// What an index object tells.
+/// Content of an index object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexObject {
     /// Extents that were written until then are to be forgotten, in ms since the Unix epoch.

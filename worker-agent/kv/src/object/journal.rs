@@ -1,4 +1,4 @@
-//! What this writer has written and tells others in index objects.
+//! Extents of this writer, which tells others of them in index objects.
 
 use std::collections::VecDeque;
 

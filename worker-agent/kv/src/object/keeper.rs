@@ -24,7 +24,7 @@ const INDEXES_MAX: usize = 4096;
 const FETCHES: usize = 8;
 /// Blocks in one report.
 const REPORT_BLOCKS: usize = 4096;
-/// How far the clock of another agent may be ahead.
+/// Largest advance of another agent's clock.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// The task that keeps the index. It alone knows what it has read.

@@ -1,4 +1,4 @@
-//! What waits: reads that requests wait for, then reads ahead, then writes.
+//! Waiting work: reads that requests wait for, then reads ahead, then writes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::catalog::BlockPlace;
 use crate::tier::{TierError, TierRead, TierReport, TierWrite, Urgency};
 use crate::{Block, Checksum};
 
-/// Where results go.
+/// Destination of results.
 pub(crate) type ReportSink = Arc<dyn Fn(TierReport) + Send + Sync>;
 
 /// A read that ends: dropping its ticket reports that it failed.
@@ -76,7 +76,7 @@ impl Drop for WriteTicket {
 
 /// Reads of blocks that follow each other in one extent.
 pub(crate) struct ReadRun {
-    /// Where the first block is.
+    /// Place of the first block.
     pub(crate) first: BlockPlace,
     /// The blocks, in order.
     pub(crate) tickets: VecDeque<ReadTicket>,
@@ -90,7 +90,7 @@ pub(crate) enum NextRead {
     Missing(ReadTicket),
 }
 
-/// How blocks become extents.
+/// Rules for making extents of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExtentRule {
     /// Blocks of a full extent.
@@ -104,7 +104,7 @@ pub(crate) struct Lanes {
     demand: VecDeque<ReadTicket>,
     prefetch: VecDeque<ReadTicket>,
     offload: VecDeque<(Instant, WriteTicket)>,
-    /// What found no room and is to be told so. Every one of them has a slot of the arena, which
+    /// Work that found no room and is to be told so. Each piece has a slot of the arena, which
     /// bounds how many there are.
     refused: Vec<Refused>,
     bound: usize,
@@ -166,7 +166,7 @@ impl Lanes {
         None
     }
 
-    /// What found no room.
+    /// Work that found no room.
     pub(crate) fn take_refused(&mut self) -> Vec<Refused> {
         std::mem::take(&mut self.refused)
     }

@@ -77,7 +77,7 @@ pub use settings::{
     ObjectCredentials, ObjectLimits, ObjectOpenError, ObjectSettings, ObjectTimes, ObjectUrl,
 };
 
-/// What lies in the bucket, in bytes.
+/// Formats of the bucket's objects, in bytes.
 pub mod format {
     pub use super::extent::{ExtentEntry, ExtentHeader, ExtentId};
     pub use super::index::{IndexObject, IndexedExtent};
@@ -123,7 +123,7 @@ impl ObjectTier {
         Self { shared, closed, task: Mutex::new(Some(task)) }
     }
 
-    /// What the tier has done since it opened.
+    /// Counters of the tier since it opened.
     pub fn counts(&self) -> ObjectCounts {
         self.shared.counters.counts()
     }

@@ -97,7 +97,7 @@ impl FrameSink<'_> {
             });
             let kv = bytes.split_off(..bytes.len().min(arena.block_bytes() - frame.kv));
             let kv = kv.unwrap_or_default();
-            arena.write_at(read.slot.0 as usize * arena.stride() + frame.kv, kv);
+            arena.write_part(read.slot, frame.kv, kv);
             frame.checksum.update(kv);
             frame.tag.update(kv);
             frame.kv += kv.len();

@@ -10,7 +10,7 @@ pub(crate) const TAG_BYTES: usize = 32;
 /// Purpose for which the key of tags is derived: another use of the secret has another key.
 const CONTEXT: &str = "stator 2026 KV blocks in object stores";
 
-/// What the tag of a block begins with. The tags of headers and indexes begin with other words.
+/// First word of a block's tag. The tags of headers and indexes begin with other words.
 const BLOCK_WORD: &[u8; 8] = b"STKVBLK1";
 
 /// Makes and verifies tags. Without a secret everybody knows the key: tags of headers and indexes
@@ -35,7 +35,7 @@ impl Seal {
         bytes.extend_from_slice(tag.as_bytes());
     }
 
-    /// What stands before the tag at the end of `bytes`; none if the tag is wrong.
+    /// The bytes before the tag at the end of `bytes`; none if the tag is wrong.
     pub(crate) fn open<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let (content, tag) = bytes.split_last_chunk::<TAG_BYTES>()?;
         // This comparison takes the same time whatever the tags are.

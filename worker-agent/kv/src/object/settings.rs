@@ -1,4 +1,4 @@
-//! Where the bucket is, and bounds on what the tier does.
+//! The bucket's address, and bounds on the tier's work.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-/// Where KV lies: `s3://bucket/prefix` or `file:///shared/directory`.
+/// Address of the KV: `s3://bucket/prefix` or `file:///shared/directory`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectUrl {
     /// A bucket that speaks S3.
     S3 {
         /// Name of the bucket.
         bucket: String,
-        /// What all keys begin with, without slashes at the ends; may be empty.
+        /// Common beginning of all keys, without slashes at the ends; may be empty.
         prefix: String,
     },
     /// A directory, for example one that all nodes mount. Its parent must be there.
@@ -63,7 +63,7 @@ impl std::fmt::Debug for ObjectCredentials {
 /// Settings of the object tier. [`ObjectSettings::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct ObjectSettings {
-    /// Where KV lies.
+    /// Address of the KV.
     pub url: ObjectUrl,
     /// URL of the S3 server. Default: `AWS_ENDPOINT_URL` of the environment, or else AWS. Plain
     /// `http` is for tests: it is spoken only where this URL says so.

@@ -1,4 +1,4 @@
-//! What the tasks of the tier share.
+//! State that the tasks of the tier share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use crate::tier::TierReport;
 /// Most extents that are remembered as lost, at about 50 bytes of memory each.
 const LOST_MAX: usize = 16 << 10;
 
-/// What the tier works with.
+/// Parts that the tier works with.
 pub(crate) struct Edges {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) report: ReportSink,
 }
 
-/// What the tasks of the tier share. No lock is held while another is taken, nor while anything
+/// State that the tasks of the tier share. No lock is held while another is taken, nor while anything
 /// is reported or waited for, but that of the catalog within that of the lanes.
 pub(crate) struct Shared {
     pub(crate) settings: ObjectSettings,
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     /// Extents that were gone, not theirs or had a bad frame, and when that was seen in ms since the
     /// Unix epoch. They are overwritten when their blocks come again.
     lost: Mutex<BTreeMap<ExtentId, u64>>,
-    /// What the client said of the last request that was not answered.
+    /// The client's words about the last request without an answer.
     trouble: Mutex<String>,
     /// Something is in the lanes.
     pub(crate) queued: Notify,
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// How blocks become extents.
+    /// Rules for making extents of blocks.
     pub(crate) fn rule(&self) -> ExtentRule {
         let blocks = (self.settings.extent_bytes / self.form.block_bytes).clamp(1, BLOCKS_MAX);
         ExtentRule { blocks, linger: self.settings.times.linger }
@@ -102,7 +102,7 @@ impl Shared {
         self.breaker.lock().allow(Instant::now())
     }
 
-    /// What an error of the client means. An outage is kept for the log.
+    /// Meaning of an error of the client. An outage is kept for the log.
     pub(crate) fn judge(&self, error: &object_store::Error) -> BucketFailure {
         let failure = BucketFailure::from(error);
         if failure == BucketFailure::Outage {

@@ -60,7 +60,7 @@ pub(crate) async fn sweep(shared: &Shared) {
     }
 }
 
-/// What to delete so that the extents have at most `capacity` bytes.
+/// Extents to delete so that the others have at most `capacity` bytes.
 ///
 /// An index object tells of nothing that was written after it. So one that is older than all
 /// extents of its form tells of none that is there.

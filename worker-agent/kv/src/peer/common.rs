@@ -1,4 +1,4 @@
-//! What all peers of a tier share.
+//! State that all peers of a tier share.
 
 use super::counts::Counters;
 use super::hints::Hints;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// [`Tier`](crate::tier::Tier).
 pub type ReportListener = Arc<dyn Fn(TierReport) + Send + Sync>;
 
-/// What all peers of a tier share.
+/// State that all peers of a tier share.
 pub(super) struct PeerCommon {
     pub(super) settings: PeerSettings,
     pub(super) form: BlockForm,

@@ -25,7 +25,7 @@ const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// Time that a lease lasts beyond the reads that it is for.
 const LEASE_SPARE: Duration = Duration::from_millis(100);
 
-/// How a connection ended.
+/// End of a connection.
 type StreamEnd = Result<(), LinkError>;
 
 /// An agent that blocks are read from.

@@ -52,7 +52,7 @@ pub(super) struct PullPart {
     pub(super) place: u32,
 }
 
-/// What is to be done next for a pull.
+/// Next step of a pull.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// A lease of these blocks, the first of which is at place `base`.

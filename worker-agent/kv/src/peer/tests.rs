@@ -336,7 +336,7 @@ async fn too_many_reads_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Wherever connections are cut and damaged, every read ends, and what comes is right.
+    /// Every read ends and every byte is right, wherever connections are cut and damaged.
     #[test]
     fn every_read_ends_and_no_byte_is_wrong(
         fates in prop::collection::vec((0..3_u8, 0..200_000_usize), 1..6),

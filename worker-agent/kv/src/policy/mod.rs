@@ -1,4 +1,4 @@
-//! Which block of host memory goes first when room is needed.
+//! Order in which blocks leave host memory when room is needed.
 //!
 //! A block that a request reads is *held*: a policy never chooses it. Requests release their blocks
 //! deepest first, so that of one sequence the deeper block is always the older one: a policy that

@@ -28,7 +28,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a store knows: the block in each slot, the held slots, the order of releases.
+/// A store's knowledge: the block in each slot, the held slots, the order of releases.
 #[derive(Default)]
 struct Model {
     blocks: std::collections::BTreeMap<u32, BlockName>,

@@ -1,7 +1,7 @@
 //! Values that go into the store and come out of it.
 
-use crate::tier::{TierEvent, TierRead, TierWrite};
 use crate::SlotId;
+use crate::tier::{TierEvent, TierRead, TierWrite};
 
 /// An engine that uses the store: a connection, or the built-in engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! What there is of a prompt, and who holds it.
+//! Answers about prompts, and pins on their blocks.
 
 use super::requests::{PinnedRequest, RequestKey};
 use super::slots::SlotState;

@@ -1,4 +1,4 @@
-//! Whether slots still hold what was registered.
+//! Checks that slots still hold the registered KV.
 
 use super::slots::SlotState;
 use super::{Action, BlockStore};

@@ -1,4 +1,4 @@
-//! What is known of each block: its slot in host memory, and the tiers that hold it.
+//! Index of blocks: the slot of each in host memory, and the tiers that hold it.
 
 use super::action::TierId;
 use crate::{Block, SlotId};

@@ -1,4 +1,4 @@
-//! Which block is where, who needs it, and what is to be moved next.
+//! Decides which blocks stay in host memory, and which move between it and the tiers.
 //!
 //! [`BlockStore`] is told what engines want and what tiers did. It answers with slots of the host
 //! arena and with [`Action`]s, which the caller takes with [`BlockStore::next_action`] after every

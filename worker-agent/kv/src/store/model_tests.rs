@@ -329,7 +329,7 @@ impl World {
         self.requests.insert(key, seen);
     }
 
-    /// Whatever was told stays true, and no wait is too long.
+    /// Answers stay true, and no wait is too long.
     fn check(&self) {
         for (key, seen) in &self.requests {
             self.check_bytes(&seen.names, &seen.ready);

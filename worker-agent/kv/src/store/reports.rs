@@ -1,4 +1,4 @@
-//! What the tiers did, and what they hold.
+//! Reports of the tiers: ended work, found and lost blocks.
 
 use super::slots::SlotState;
 use super::{Action, BlockStore, TierId};

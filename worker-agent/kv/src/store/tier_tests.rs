@@ -1,4 +1,4 @@
-//! What is read from tiers, what is written to them, and when they are left alone.
+//! Tests of reads from tiers, writes to them, and pauses.
 
 use super::tests::{Bench, DISK, names};
 use super::*;

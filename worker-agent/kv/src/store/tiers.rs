@@ -1,4 +1,4 @@
-//! What the store knows of the tiers below host memory.
+//! The store's view of the tiers below host memory.
 
 use super::action::TierId;
 use super::settings::TierSettings;

@@ -192,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost on the way, each byte is asked for until it arrives, once at a time and
+        /// Each byte is asked for until it arrives, whatever is lost on the way, once at a time and
         /// in order.
         #[test]
         fn agrees_with_a_set_of_bytes(

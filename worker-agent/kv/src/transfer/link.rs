@@ -45,7 +45,7 @@ pub(crate) trait Landing {
     fn with(&self, change: &mut dyn FnMut(&SlotPart<'_>)) -> bool;
 }
 
-/// What became of the KV of a frame.
+/// Fate of a frame's KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Landed {
     /// The KV is in its slot, and genuine.
@@ -319,7 +319,7 @@ fn moved(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// As [`moved`], where 0 bytes are the end of the connection.
+/// The result of [`moved`], where 0 bytes are the end of the connection.
 fn received(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),

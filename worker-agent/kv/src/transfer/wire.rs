@@ -234,7 +234,7 @@ impl Hello {
         bytes
     }
 
-    /// What the payload stands for.
+    /// Meaning of the payload.
     ///
     /// # Errors
     ///

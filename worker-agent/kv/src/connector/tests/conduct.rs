@@ -1,4 +1,4 @@
-//! Who gets in, and what a shim may send.
+//! Tests of admission, and of messages that a shim may send.
 
 use super::super::wire::*;
 use super::kit::{Agent, BLOCK_BYTES, Shim, ShimWire, hello, key, until};

@@ -1,4 +1,4 @@
-//! What holds whatever engines do.
+//! Invariants that hold for any behaviour of engines.
 
 use super::super::wire::*;
 use super::kit::{Agent, BLOCK_BYTES, FORM, Shim, ShimWire, hello, key, until};
@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{HashMap, HashSet};
 
-/// What the agent has given one shim.
+/// Slots and answers that the agent has given one shim.
 #[derive(Default)]
 struct Given {
     granted: HashSet<SlotId>,

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 64;
-/// How long a test waits for what must happen.
+/// Longest wait of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Calls until `done`. Nothing sleeps: what is awaited is asked of other threads.
@@ -92,7 +92,7 @@ impl Agent {
         Shim::join(&self.socket(), &hello(engine))
     }
 
-    /// How many slots a newcomer could have: free ones, and those of blocks that can be evicted.
+    /// Slots that a newcomer could have: free ones, and those of blocks that can be evicted.
     pub(super) fn free(&self) -> usize {
         let clients: Vec<_> = (0..8).map(|_| self.cache.connect(Arc::new(|_| ()))).collect();
         clients.iter().map(|client| client.grant(1024).len()).sum()

@@ -200,7 +200,7 @@ fn a_long_refusal_is_cut_between_characters() {
 }
 
 proptest! {
-    /// Whatever is read is written as it was.
+    /// A message that is read is written with the same bytes.
     #[test]
     fn what_is_read_is_written_alike(kind in 0u8..80, flags in 0u16..2, body in vec(0u8..3, 0..150)) {
         let mut packet = vec![kind, 0];

@@ -19,7 +19,7 @@ struct Bench {
     under_way: BTreeMap<SlotId, BlockName>,
     /// Blocks that the tier said it has.
     held: BTreeSet<u128>,
-    /// How requests ended, in order.
+    /// Ends of requests, in order.
     ended: Vec<(u128, Option<TierError>)>,
     running: Option<Running>,
 }

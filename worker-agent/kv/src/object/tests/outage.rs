@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What happens to requests for extents.
+/// Fate of requests for extents.
 #[derive(Clone, Copy, Debug, Default)]
 enum Weather {
     #[default]

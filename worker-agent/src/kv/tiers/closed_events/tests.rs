@@ -31,7 +31,7 @@ fn removed(place: u64) -> KvEvent {
     KvEvent::Removed(Removed { hashes: vec![place + 1], medium: Medium::Device })
 }
 
-/// What a router knows of the worker: as the index follows events.
+/// A router's view of the worker, as the index follows events.
 #[derive(Debug, Default)]
 struct RouterView(BTreeMap<u64, Medium>);
 
@@ -58,7 +58,7 @@ impl RouterView {
     }
 }
 
-/// What device and tiers hold, and what a router is told of it.
+/// Blocks of device and tiers, and a router's view of them.
 struct EventBench {
     events: ClosedEvents,
     news: TierNews,
