@@ -46,12 +46,13 @@ fn main() {
 
 fn line(what: &str, key: &FleetKey, streams: usize) {
     let pair = Pair::new(key.clone(), streams);
+    let mut floor = PlainStreams::new(streams);
     pair.pull();
-    floor(streams);
+    floor.copy();
     let mut times = [Vec::new(), Vec::new()];
     let mut cpu = [0.0, 0.0];
     for _ in 0..REPETITIONS {
-        let runs: [&dyn Fn(); 2] = [&|| pair.pull(), &|| floor(streams)];
+        let runs: [&mut dyn FnMut(); 2] = [&mut || pair.pull(), &mut || floor.copy()];
         for (at, run) in runs.into_iter().enumerate() {
             let (before, started) = (cpu_seconds(), Instant::now());
             run();
@@ -146,25 +147,36 @@ fn arena() -> Arc<Arena> {
     Arc::new(arena)
 }
 
-/// Plain TCP streams that copy all bytes from one large buffer to another.
-fn floor(streams: usize) {
-    let share = BYTES / streams;
-    thread::scope(|scope| {
-        for _ in 0..streams {
+/// Plain TCP streams and the memory at both ends, which is touched before anything is timed.
+struct PlainStreams(Vec<PlainStream>);
+
+struct PlainStream {
+    from: (TcpStream, Vec<u8>),
+    to: (TcpStream, Vec<u8>),
+}
+
+impl PlainStreams {
+    fn new(streams: usize) -> Self {
+        let share = BYTES / streams;
+        let stream = |_| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
             let address = listener.local_addr().expect("a listener has an address");
-            scope.spawn(move || {
-                let from = vec![1; share];
-                let mut stream = TcpStream::connect(address).expect("somebody listens");
-                stream.write_all(&from).expect("the other side reads");
-            });
-            scope.spawn(move || {
-                let mut to = vec![1; share];
-                let (mut stream, _) = listener.accept().expect("somebody connects");
-                stream.read_exact(&mut to).expect("the other side writes");
-            });
-        }
-    });
+            let from = TcpStream::connect(address).expect("somebody listens");
+            let (to, _) = listener.accept().expect("somebody connects");
+            PlainStream { from: (from, vec![1; share]), to: (to, vec![1; share]) }
+        };
+        Self((0..streams).map(stream).collect())
+    }
+
+    /// Copies all bytes, with a thread at each end of each stream.
+    fn copy(&mut self) {
+        thread::scope(|scope| {
+            for PlainStream { from: (sender, from), to: (receiver, to) } in &mut self.0 {
+                scope.spawn(|| sender.write_all(from).expect("the other side reads"));
+                scope.spawn(|| receiver.read_exact(to).expect("the other side writes"));
+            }
+        });
+    }
 }
 
 /// Speed of the hashes by themselves, on one core.
