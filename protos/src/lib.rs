@@ -25,6 +25,11 @@ pub mod topic;
 pub mod worker {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("stator.worker.v1");
+
+    /// Holders of KV that a request names at most: `Submit.kv_holders`.
+    pub const KV_HOLDERS_MAX: usize = 4;
+    /// Bytes of a holder's address at most.
+    pub const KV_HOLDER_ADDRESS_MAX_BYTES: usize = 256;
 }
 
 /// Generated types of what replicas of whoever places requests tell each other (`stator.peers.v1`).
