@@ -9,10 +9,14 @@ use std::borrow::Cow;
 pub struct Conversation<'a> {
     /// The messages, at least one.
     pub messages: Vec<Message<'a>>,
-    /// Tool definitions, at least one.
+    /// Tool definitions that the template shows, at least one, each
+    /// `{"type":"function","function":{…}}`.
     pub tools: Option<Vec<Json<'a>>>,
     /// Documents.
     pub documents: Option<Json<'a>>,
+    /// Whether the model thinks before it answers, where the request says so. The template's own
+    /// switch is set, whatever its name; `template_kwargs` count before it.
+    pub thinking: Option<bool>,
     /// Further variables of the template.
     pub template_kwargs: Vec<(Cow<'a, str>, Json<'a>)>,
     /// Ends the prompt with the opening of an assistant's message.
@@ -73,6 +77,7 @@ pub struct Message<'a> {
     pub role: Role,
     /// The content.
     pub content: Content<'a>,
-    /// `name`, `tool_calls`, `tool_call_id`, `reasoning_content` and whatever a template knows.
+    /// `name`, `tool_calls` in OpenAI's form, `tool_call_id`, `reasoning_content` (or `reasoning`)
+    /// and whatever a template knows.
     pub extra: Vec<(Cow<'a, str>, Json<'a>)>,
 }

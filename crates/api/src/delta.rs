@@ -20,6 +20,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens generated for all choices.
     pub completion_tokens: u32,
+    /// Tokens of thoughts, which are among the completion tokens; their marks are not.
+    pub reasoning_tokens: u32,
     /// Tokens of the prompts whose KV was already there.
     pub cached_tokens: u32,
 }
@@ -36,6 +38,9 @@ pub struct Identity<'a> {
 }
 
 /// New output of one choice: all of it in a single body, a part of it in a stream.
+///
+/// A delta is in the order of its members: thoughts, text, calls. Output in another order, as text
+/// behind a call, comes in several deltas of a stream; in a single body all text is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delta<'a> {
     /// The choice, from 0.
@@ -52,6 +57,8 @@ pub struct Delta<'a> {
     pub token_ids: Option<&'a [u32]>,
     /// Set on a choice's last delta.
     pub finish: Option<FinishReason>,
+    /// With `finish`: the stop string that ended the choice, if one did.
+    pub stop_string: Option<&'a str>,
 }
 
 /// New output of one call of a tool: all of it in a single body, a part of it in a stream.

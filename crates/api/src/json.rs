@@ -52,6 +52,25 @@ impl<'a> Json<'a> {
         }
     }
 
+    /// The same value, which borrows from nothing.
+    pub fn into_owned(self) -> Json<'static> {
+        match self {
+            Self::Null => Json::Null,
+            Self::Bool(flag) => Json::Bool(flag),
+            Self::Int(number) => Json::Int(number),
+            Self::Uint(number) => Json::Uint(number),
+            Self::Float(number) => Json::Float(number),
+            Self::Str(text) => Json::Str(Cow::Owned(text.into_owned())),
+            Self::Array(items) => Json::Array(items.into_iter().map(Json::into_owned).collect()),
+            Self::Object(members) => {
+                let owned = |(key, value): (Cow<'_, str>, Json<'_>)| {
+                    (Cow::Owned(key.into_owned()), value.into_owned())
+                };
+                Json::Object(members.into_iter().map(owned).collect())
+            }
+        }
+    }
+
     /// The text of a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {

@@ -13,8 +13,10 @@ pub mod json;
 pub mod openai;
 pub mod request;
 pub mod steering;
+pub mod tools;
 
 pub use conversation::Conversation;
 pub use delta::Delta;
 pub use request::{GenerateOptions, GenerateRequest, Input, Prompt};
 pub use stator_body::Api;
+pub use tools::{ToolChoice, ToolUse};

@@ -1,6 +1,7 @@
 //! A request for text, whichever API it came by.
 
 use crate::conversation::Conversation;
+use crate::tools::ToolUse;
 use stator_protos::sampling::OpenSampling;
 use stator_protos::worker::Sampling;
 use std::borrow::Cow;
@@ -14,6 +15,8 @@ pub struct GenerateRequest<'a> {
     pub input: Input<'a>,
     /// The field that the prompts' tokens come from, in the words of error messages.
     pub prompt_field: &'static str,
+    /// Tools that the answer may call; none for an answer that is text alone.
+    pub tools: Option<ToolUse<'a>>,
     /// Sampling and shape of the answer.
     pub options: GenerateOptions,
 }
@@ -66,6 +69,8 @@ pub struct GenerateOptions {
     pub skip_special_tokens: bool,
     /// Keeps the stop text at the end of the answer.
     pub include_stop_str_in_output: bool,
+    /// Reports the model's thoughts; otherwise they are left out of the answer.
+    pub include_reasoning: bool,
     /// Reports the token ids beside the text.
     pub return_token_ids: bool,
     /// Answers with an event stream.

@@ -43,7 +43,12 @@ pub(crate) fn prepare(
 ) -> Result<Job, ApiError> {
     let exchange = client.exchange;
     let trace = exchange.trace();
-    let GenerateRequest { model, input, prompt_field, mut options } = openai::read(api, body)?;
+    let GenerateRequest { model, input, prompt_field, tools, mut options } =
+        openai::read(api, body)?;
+    if tools.is_some_and(|tools| tools.is_forced()) {
+        let message = "forcing a tool call is not supported: tool_choice must be auto or none";
+        return Err(ApiError::unsupported("tool_choice", message));
+    }
     let served = catalog.find(&model)?;
     trace.enter("tokenize");
     let prompts = tokens(&served.model, &input)?;

@@ -64,6 +64,8 @@ pub struct Body<'a> {
     pub tools: Option<Json<'a>>,
     #[serde(borrow)]
     pub tool_choice: Option<Json<'a>>,
+    pub parallel_tool_calls: Option<bool>,
+    pub include_reasoning: Option<bool>,
     #[serde(borrow)]
     pub documents: Option<Json<'a>>,
     #[serde(borrow)]

@@ -4,15 +4,13 @@ use super::body::{self, Body, TOKEN_DATA};
 use super::error::ApiError;
 use super::fields::FlagOrCount;
 use super::options::{self, integer};
-use crate::conversation::Conversation;
+use super::tools;
+use crate::conversation::{Conversation, Role};
 use crate::json::{Json, Text};
 use crate::request::{GenerateRequest, Input};
+use crate::tools::{ToolChoice, ToolUse};
 use std::borrow::Cow;
 
-/// Most tools of a request.
-pub const TOOLS_MAX: usize = 1536;
-/// Longest name of a function, in bytes.
-pub const FUNCTION_NAME_MAX_BYTES: usize = 128;
 /// Most alternatives per token.
 pub const TOP_LOGPROBS_MAX: i64 = 20;
 
@@ -32,16 +30,21 @@ pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     }
     let options = options::check(&body, logprobs(&body)?)?;
     let model = options::model(&mut body)?.0;
-    let conversation = conversation(&mut body)?;
+    let tools::ChatTools { definitions, tool_use } = tools::read(&mut body)?;
+    let conversation = conversation(&mut body, definitions, tool_use.as_ref())?;
     // Tokens stand for the messages, which then need not be rendered and encoded.
     let (input, prompt_field) = match body.take_token_data() {
         Some(ids) => (Input::tokens(ids), TOKEN_DATA),
         None => (Input::Conversation(conversation), "prompt"),
     };
-    Ok(GenerateRequest { model, input, prompt_field, options })
+    Ok(GenerateRequest { model, input, prompt_field, tools: tool_use, options })
 }
 
-fn conversation<'a>(body: &mut Body<'a>) -> Result<Conversation<'a>, ApiError> {
+fn conversation<'a>(
+    body: &mut Body<'a>,
+    definitions: Option<Vec<Json<'a>>>,
+    tool_use: Option<&ToolUse<'_>>,
+) -> Result<Conversation<'a>, ApiError> {
     let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages must have at least one message"));
@@ -56,10 +59,14 @@ fn conversation<'a>(body: &mut Body<'a>) -> Result<Conversation<'a>, ApiError> {
     if body.echo.unwrap_or(false) {
         return Err(ApiError::unsupported("echo", "echo is supported for /v1/completions only"));
     }
-    check_tool_choice(body)?;
+    // A model that is not to call is not told of tools, unless it has called some before.
+    let shown = tool_use.is_some_and(|tool_use| tool_use.choice != ToolChoice::None);
+    let called = || messages.iter().any(|message| matches!(message.role, Role::Tool));
+    let definitions = definitions.filter(|_| shown || called());
     Ok(Conversation {
         messages,
-        tools: tools(body.tools.take())?,
+        tools: definitions,
+        thinking: None,
         documents: body.documents.take(),
         template_kwargs: template_kwargs(
             body.chat_template_kwargs.take(),
@@ -88,63 +95,6 @@ fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {
             Err(ApiError::impossible("top_logprobs", message))
         }
     }
-}
-
-/// Tools are shown to the model; forcing it to call one needs guided decoding.
-fn check_tool_choice(body: &Body<'_>) -> Result<(), ApiError> {
-    match body.tool_choice.as_ref() {
-        None | Some(Json::Null) => Ok(()),
-        Some(Json::Str(choice)) if matches!(&**choice, "auto" | "none") => Ok(()),
-        Some(Json::Str(choice)) if choice != "required" => {
-            let message = format!("tool_choice is {choice:?}, it must be \"auto\" or \"none\"");
-            Err(ApiError::invalid("tool_choice", message))
-        }
-        Some(_) => {
-            let message =
-                "forcing a tool call is not supported: tool_choice must be \"auto\" or \"none\"";
-            Err(ApiError::unsupported("tool_choice", message))
-        }
-    }
-}
-
-fn tools(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiError> {
-    let tools = match tools {
-        None | Some(Json::Null) => return Ok(None),
-        Some(Json::Array(tools)) => tools,
-        Some(_) => return Err(ApiError::invalid("tools", "tools must be a list")),
-    };
-    if tools.len() > TOOLS_MAX {
-        return Err(ApiError::invalid(
-            "tools",
-            format!("tools has {} tools, the limit is {TOOLS_MAX}", tools.len()),
-        ));
-    }
-    // The first fault ends the search, and names the place of its tool.
-    for (at, tool) in tools.iter().enumerate() {
-        let fault = |field: &str, message: String| {
-            Err(ApiError::invalid(&format!("tools[{at}]{field}"), message))
-        };
-        if tool.get("type").and_then(Json::as_str) != Some("function") {
-            return fault(".type", format!("tools[{at}].type must be \"function\""));
-        }
-        match tool.get("function").and_then(|function| function.get("name")).and_then(Json::as_str)
-        {
-            None | Some("") => {
-                return fault(
-                    ".function.name",
-                    format!("tools[{at}].function.name must be a string"),
-                );
-            }
-            Some(name) if name.len() > FUNCTION_NAME_MAX_BYTES => {
-                let bytes = name.len();
-                let message =
-                    format!("the name has {bytes} bytes, the limit is {FUNCTION_NAME_MAX_BYTES}");
-                return fault(".function.name", message);
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(Some(tools).filter(|tools| !tools.is_empty()))
 }
 
 fn template_kwargs<'a>(

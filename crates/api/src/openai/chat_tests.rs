@@ -75,6 +75,7 @@ fn every_option_is_read() {
         stop: vec!["a".into(), "b".into()],
         skip_special_tokens: false,
         include_stop_str_in_output: true,
+        include_reasoning: true,
         return_token_ids: true,
         stream: true,
         include_usage: true,
@@ -126,8 +127,6 @@ fn values_out_of_range_name_field_value_and_limit() {
 #[test]
 fn what_would_change_the_answer_is_refused() {
     for (extra, param) in [
-        (r#","tool_choice":"required""#, "tool_choice"),
-        (r#","tool_choice":{"type":"function","function":{"name":"f"}}"#, "tool_choice"),
         (r#","response_format":{"type":"grammar"}"#, "response_format"),
         (r#","audio":{"voice":"x"}"#, "audio"),
         (r#","modalities":["text","audio"]"#, "modalities"),

@@ -51,7 +51,7 @@ pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     let add_special_tokens = body.add_special_tokens.unwrap_or(true);
     let echo = body.echo.unwrap_or(false);
     let input = Input::Prompts { prompts, add_special_tokens, echo };
-    Ok(GenerateRequest { model, input, prompt_field, options })
+    Ok(GenerateRequest { model, input, prompt_field, tools: None, options })
 }
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {

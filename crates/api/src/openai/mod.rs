@@ -19,6 +19,7 @@ pub mod models;
 pub mod openapi;
 pub mod options;
 pub mod response;
+pub mod tools;
 
 pub use error::ApiError;
 
