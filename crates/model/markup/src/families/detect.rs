@@ -1,0 +1,94 @@
+//! The families of a model, by its chat template and configuration.
+
+use super::{CallMarkup, ReasoningFamily, ToolFamily};
+
+/// What a model's files say of its markup.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModelTraits<'a> {
+    /// Source of the chat template; empty for a model without one.
+    pub template: &'a str,
+    /// `model_type` of `config.json`; empty where unknown.
+    pub model_type: &'a str,
+}
+
+/// Text in a template, and the family that it gives away; the first that is there counts. What is
+/// more special stands first.
+const TOOL_SIGNS: &[(&str, &str)] = &[
+    ("<|channel|>", "harmony"),
+    ("<｜DSML｜", "deepseek_v3_2"),
+    ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("<seed:tool_call>", "seed_oss"),
+    ("<longcat_tool_call>", "longcat"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("<function_calls>", "olmo3"),
+    ("<|tools_prefix|>", "apertus"),
+    ("<|START_ACTION|>", "cohere_command3"),
+    ("<|action_start|>", "internlm"),
+    ("<TOOLCALL>", "nemotron_deci"),
+    ("<function=", "qwen3_coder"),
+    ("<arg_key>", "glm45"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<|tool_call|>", "granite"),
+    ("<tool_calls>", "jamba"),
+    ("<tool_call>", "hermes"),
+    ("<|python_start|>", "llama4_pythonic"),
+    ("<|python_tag|>", "llama3_json"),
+    ("functools", "phi4_mini_json"),
+    ("\"parameters\": dictionary of argument name", "llama3_json"),
+    ("[func_name1(", "pythonic"),
+];
+
+/// The same for thoughts.
+const REASONING_SIGNS: &[(&str, &str)] = &[
+    ("<|channel|>", "gpt_oss"),
+    ("<seed:think>", "seed_oss"),
+    ("<mm:think>", "minimax_m3"),
+    ("◁think▷", "kimi"),
+    ("[THINK]", "mistral"),
+    ("<|START_THINKING|>", "cohere_command3"),
+    ("<|channel>thought", "gemma4"),
+    ("Here is my thought process:", "granite"),
+    ("</think>\\n<answer>", "hunyuan_a13b"),
+    ("</think>", "qwen3"),
+    ("<think>", "qwen3"),
+];
+
+/// Model types whose templates give nothing away: their engines render prompts in code.
+const TOOL_TYPES: &[(&str, &str)] = &[
+    ("gpt_oss", "harmony"),
+    ("mistral", "mistral"),
+    ("mistral3", "mistral"),
+    ("mixtral", "mistral"),
+    ("deepseek_v32", "deepseek_v3_2"),
+];
+
+const REASONING_TYPES: &[(&str, &str)] = &[("gpt_oss", "gpt_oss"), ("deepseek_v32", "qwen3")];
+
+/// The family of a model's calls, where its files give it away.
+pub fn tools_of(traits: ModelTraits<'_>) -> Option<&'static ToolFamily> {
+    ToolFamily::find(sign(traits, TOOL_SIGNS, TOOL_TYPES)?)
+}
+
+/// The family of a model's thoughts, where its files give it away.
+pub fn reasoning_of(traits: ModelTraits<'_>) -> Option<&'static ReasoningFamily> {
+    ReasoningFamily::find(sign(traits, REASONING_SIGNS, REASONING_TYPES)?)
+}
+
+fn sign(
+    traits: ModelTraits<'_>,
+    signs: &[(&str, &'static str)],
+    types: &[(&str, &'static str)],
+) -> Option<&'static str> {
+    let in_template = signs.iter().find(|(sign, _)| traits.template.contains(sign));
+    let of_type = || types.iter().find(|(kind, _)| *kind == traits.model_type);
+    in_template.or_else(of_type).map(|(_, family)| *family)
+}
+
+impl ToolFamily {
+    /// Whether calls and thoughts are one markup, which one family reads.
+    pub fn holds_reasoning(&self) -> bool {
+        matches!(self.calls, CallMarkup::Harmony)
+    }
+}

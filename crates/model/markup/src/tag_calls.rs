@@ -1,0 +1,332 @@
+//! Calls whose parameters are tags, each with its value as plain text.
+
+use crate::coerce::{ValueTypes, escaped, quoted};
+use crate::event::{EventSink, OutputEvent, arguments};
+use crate::markers::{MarkerSearch, MarkerSet};
+use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::tools::KnownTools;
+
+/// The markup of a family that writes parameters as tags.
+#[derive(Clone, Copy, Debug)]
+pub struct TagMarkup {
+    /// Markers in front of each call, up to its name; none where the name stands behind the opener.
+    pub call_openers: &'static [&'static str],
+    /// Openers that stand in front of a name themselves, by their number among the openers.
+    pub named_openers: &'static [usize],
+    /// Text behind a name; empty where the name ends with its line or at the next marker.
+    pub name_end: &'static str,
+    /// Markers behind each call.
+    pub call_closers: &'static [&'static str],
+    /// Markers behind all calls.
+    pub closers: &'static [&'static str],
+    /// Marker in front of a parameter's name.
+    pub parameter: &'static str,
+    /// Text behind a parameter's name.
+    pub key_end: &'static str,
+    /// Marker in front of a value; empty where the value follows the name.
+    pub value: &'static str,
+    /// Markers behind a value, with the new line in front that is the markup's.
+    pub value_closers: &'static [&'static str],
+    /// Whether a new line in front of a value is the markup's.
+    pub lines: bool,
+    /// Whether every value is a string, whatever its schema says.
+    pub strings: bool,
+}
+
+/// Reads the calls of one marker.
+#[derive(Debug)]
+pub(crate) struct TagCalls {
+    markup: &'static TagMarkup,
+    tools: KnownTools,
+    call_openers: MarkerSet,
+    ends: MarkerSet,
+    name_ends: MarkerSet,
+    /// In a call: the next parameter, the call's end, the end of all.
+    inside: MarkerSet,
+    /// In a value: its end, and what ends it where that is missing.
+    value_ends: MarkerSet,
+    stage: Stage,
+    name: String,
+    key: String,
+    keys: Vec<String>,
+    types: ValueTypes,
+    /// A value that is told when it is complete.
+    value: String,
+    repeated: bool,
+    /// Whether nothing of the value has been read.
+    value_begins: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Between,
+    Name,
+    Inside,
+    Key,
+    BeforeValue,
+    Value,
+}
+
+impl TagCalls {
+    pub(crate) fn new(markup: &'static TagMarkup, tools: KnownTools) -> Self {
+        let ends = || markup.call_closers.iter().chain(markup.closers).copied();
+        let name_end = [markup.name_end, "\n"].into_iter().find(|end| !end.is_empty());
+        let name_ends: Vec<_> = match markup.name_end {
+            "" => name_end.into_iter().chain([markup.parameter]).chain(ends()).collect(),
+            end => vec![end],
+        };
+        let missing = [markup.parameter].into_iter().chain(ends());
+        Self {
+            markup,
+            tools,
+            call_openers: MarkerSet::new(markup.call_openers.iter().copied()),
+            ends: MarkerSet::new(ends()),
+            name_ends: MarkerSet::new(name_ends),
+            inside: MarkerSet::new([markup.parameter].into_iter().chain(ends())),
+            value_ends: MarkerSet::new(markup.value_closers.iter().copied().chain(missing)),
+            stage: Stage::Between,
+            name: String::new(),
+            key: String::new(),
+            keys: Vec::new(),
+            types: ValueTypes::default(),
+            value: String::new(),
+            repeated: false,
+            value_begins: false,
+        }
+    }
+
+    fn begin_name(&mut self) {
+        self.stage = Stage::Name;
+        self.name.clear();
+        self.keys.clear();
+    }
+
+    /// Whether the end of this number, of [`Self::ends`], is that of all calls.
+    fn ends_all(&self, number: usize) -> bool {
+        number >= self.markup.call_closers.len()
+    }
+
+    fn between(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+        let at = leading_space(text);
+        if at == text.len() {
+            return (at, Some(ReaderProgress::open(at)));
+        }
+        let opener = self.call_openers.at(text, at, last);
+        if let MarkerSearch::Found { end, .. } = opener {
+            self.begin_name();
+            return (end, None);
+        }
+        let end = self.ends.at(text, at, last);
+        if let MarkerSearch::Found { number, end, .. } = end {
+            return (end, self.ends_all(number).then(|| ReaderProgress::closed(end)));
+        }
+        match opener == MarkerSearch::Nothing(at) || end == MarkerSearch::Nothing(at) {
+            true => (at, Some(ReaderProgress::open(at))),
+            false => (at, Some(ReaderProgress::closed(at))),
+        }
+    }
+
+    fn name(
+        &mut self,
+        text: &str,
+        last: bool,
+        sink: &mut dyn EventSink,
+    ) -> (usize, Option<ReaderProgress>) {
+        // White space in front of a name that ends with its line is no end.
+        let skipped = if self.name.is_empty() { leading_space(text) } else { 0 };
+        match self.name_ends.find(&text[skipped..], last) {
+            MarkerSearch::Nothing(safe) => {
+                self.name.push_str(&text[skipped..skipped + safe]);
+                (skipped + safe, Some(ReaderProgress::open(skipped + safe)))
+            }
+            MarkerSearch::Found { number, start, end } => {
+                self.name.push_str(&text[skipped..skipped + start]);
+                let name = attribute(&self.name).to_owned();
+                let (start, end) = (skipped + start, skipped + end);
+                if name.is_empty() || name.contains(['<', '{', '\n']) {
+                    let raw = std::mem::take(&mut self.name);
+                    return (start, Some(ReaderProgress::refused(start, raw)));
+                }
+                sink.take(OutputEvent::CallStart { name: &name, id: None });
+                self.name = name;
+                self.stage = Stage::Inside;
+                // A marker that ended the name is read again for what it is.
+                let own = self.markup.name_end == self.name_ends.marker(number)
+                    || self.name_ends.marker(number) == "\n";
+                (if own { end } else { start }, None)
+            }
+        }
+    }
+
+    fn inside(
+        &mut self,
+        text: &str,
+        last: bool,
+        sink: &mut dyn EventSink,
+    ) -> (usize, Option<ReaderProgress>) {
+        match self.inside.find(text, last) {
+            MarkerSearch::Nothing(safe) => (safe, Some(ReaderProgress::open(safe))),
+            MarkerSearch::Found { number: 0, end, .. } => {
+                self.stage = Stage::Key;
+                self.key.clear();
+                (end, None)
+            }
+            MarkerSearch::Found { number, end, .. } => {
+                arguments(sink, if self.keys.is_empty() { "{}" } else { "}" });
+                sink.take(OutputEvent::CallEnd);
+                self.stage = Stage::Between;
+                let all = self.ends_all(number - 1);
+                (end, all.then(|| ReaderProgress::closed(end)))
+            }
+        }
+    }
+
+    fn key(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+        let whole = std::mem::take(&mut self.key) + text;
+        let Some(end) = whole.find(self.markup.key_end) else {
+            self.key = whole;
+            return (text.len(), Some(ReaderProgress::open(text.len())));
+        };
+        let read = text.len() - (whole.len() - end - self.markup.key_end.len());
+        let head = &whole[..end];
+        let key = attribute(head).to_owned();
+        self.types = match (self.markup.strings, head) {
+            (true, _) => ValueTypes::string(),
+            (_, head) if head.contains("string=\"true\"") => ValueTypes::string(),
+            (_, head) if head.contains("string=\"false\"") => ValueTypes::default(),
+            _ => self
+                .tools
+                .parameter(&self.name, &key)
+                .map_or_else(ValueTypes::default, |(root, schema)| ValueTypes::of(schema, root)),
+        };
+        // What was told cannot be taken back, so the first of two counts.
+        self.repeated = self.keys.contains(&key);
+        if !self.repeated {
+            let begin = if self.keys.is_empty() { "{" } else { ", " };
+            arguments(sink, &format!("{begin}{}: ", quoted(&key)));
+            if self.types.is_string() {
+                arguments(sink, "\"");
+            }
+            self.keys.push(key);
+        }
+        self.value.clear();
+        self.value_begins = true;
+        self.stage = match self.markup.value {
+            "" => Stage::Value,
+            _ => Stage::BeforeValue,
+        };
+        (read, None)
+    }
+
+    fn before_value(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+        let at = leading_space(text);
+        let marker = self.markup.value;
+        let rest = &text[at..];
+        if rest.starts_with(marker) {
+            self.stage = Stage::Value;
+            return (at + marker.len(), None);
+        }
+        if !last && marker.starts_with(rest) {
+            return (at, Some(ReaderProgress::open(at)));
+        }
+        // The marker was forgotten.
+        self.stage = Stage::Value;
+        (at, None)
+    }
+
+    fn value(
+        &mut self,
+        text: &str,
+        last: bool,
+        sink: &mut dyn EventSink,
+    ) -> (usize, Option<ReaderProgress>) {
+        let begins = std::mem::take(&mut self.value_begins);
+        if begins && text.is_empty() {
+            self.value_begins = true;
+            return (0, Some(ReaderProgress::open(0)));
+        }
+        let from = usize::from(begins && self.markup.lines && text.starts_with('\n'));
+        let found = self.value_ends.find(&text[from..], last);
+        let piece = match found {
+            MarkerSearch::Found { start, .. } => &text[from..from + start],
+            MarkerSearch::Nothing(safe) => &text[from..from + safe],
+        };
+        match (self.repeated, self.types.is_string()) {
+            (true, _) => {}
+            (false, true) => arguments(sink, &escaped(piece)),
+            (false, false) => self.value.push_str(piece),
+        }
+        let MarkerSearch::Found { number, end, .. } = found else {
+            let read = from + piece.len();
+            return (read, Some(ReaderProgress::open(read)));
+        };
+        match (self.repeated, self.types.is_string()) {
+            (true, _) => {}
+            (false, true) => arguments(sink, "\""),
+            (false, false) => arguments(sink, &self.types.coerce(&self.value)),
+        }
+        self.stage = Stage::Inside;
+        // What stands where the closer is missing is read again for what it is.
+        let closers = self.markup.value_closers.len();
+        let read = if number < closers { end } else { piece.len() };
+        (from + read, None)
+    }
+
+    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
+        match self.stage {
+            Stage::Between => return ReaderProgress::closed(at),
+            Stage::Name => return ReaderProgress::refused(at, std::mem::take(&mut self.name)),
+            Stage::Value if !self.types.is_string() && !self.repeated => {
+                arguments(sink, &std::mem::take(&mut self.value));
+            }
+            Stage::Inside | Stage::Key | Stage::BeforeValue | Stage::Value => {}
+        }
+        sink.take(OutputEvent::CallEnd);
+        ReaderProgress::closed(at)
+    }
+}
+
+/// The name in what stands between a tag's marker and its end: all of it, or what is in quotes.
+fn attribute(head: &str) -> &str {
+    let head = head.trim();
+    for quote in ['"', '\''] {
+        let mut parts = head.splitn(3, quote);
+        if let (Some(_), Some(inner), Some(_)) = (parts.next(), parts.next(), parts.next()) {
+            return inner.trim();
+        }
+    }
+    head
+}
+
+impl CallReader for TagCalls {
+    fn open(&mut self, opener: usize) {
+        self.stage = Stage::Between;
+        if self.markup.named_openers.contains(&opener) {
+            self.begin_name();
+        }
+    }
+
+    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
+        let mut at = 0;
+        loop {
+            let rest = &text[at..];
+            let (read, end) = match self.stage {
+                Stage::Between => self.between(rest, last),
+                Stage::Name => self.name(rest, last, sink),
+                Stage::Inside => self.inside(rest, last, sink),
+                Stage::Key => self.key(rest, sink),
+                Stage::BeforeValue => self.before_value(rest, last),
+                Stage::Value => self.value(rest, last, sink),
+            };
+            let Some(mut progress) = end else {
+                at += read;
+                continue;
+            };
+            progress.consumed += at;
+            return match progress.outcome == ReaderOutcome::Open && last {
+                true => self.finish(progress.consumed, sink),
+                false => progress,
+            };
+        }
+    }
+}
