@@ -22,6 +22,8 @@ pub struct KvMetrics {
     slots: Gauge,
     /// Blocks that requests asked for.
     pub(crate) asked: Counter,
+    /// Blocks that were lent to other agents.
+    pub(crate) lent: Counter,
     /// Blocks in host memory whose KV was no longer what was stored.
     pub(crate) corrupt: Counter,
 }
@@ -124,6 +126,7 @@ impl Default for KvMetrics {
             hits: Family::default(),
             slots: Gauge::default(),
             asked: Counter::default(),
+            lent: Counter::default(),
             corrupt: Counter::default(),
         }
     }
@@ -146,6 +149,7 @@ impl KvMetrics {
         registry.register("asked_blocks", "Blocks that requests asked for", self.asked.clone());
         let help = "Blocks that requests were given, by where they were found";
         registry.register("hit_blocks", help, self.hits.clone());
+        registry.register("lent_blocks", "Blocks lent to other agents", self.lent.clone());
         let help = "Blocks in host memory that no longer had their checksum";
         registry.register("corrupt_blocks", help, self.corrupt.clone());
     }

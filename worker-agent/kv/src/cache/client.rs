@@ -3,7 +3,7 @@
 use super::dispatch::DispatchThread;
 use super::settings::ProgressListener;
 use super::shared::{Question, SharedStore};
-use crate::store::{Found, OwnerId, RequestId};
+use crate::store::{Found, OwnerId, RequestId, SlotContent};
 use crate::{Block, SlotId};
 use stator_protos::name::BlockName;
 use std::sync::Arc;
@@ -41,6 +41,13 @@ impl Client {
     pub fn ask(&self, request: RequestId, names: &[BlockName], block_prefill: Duration) -> Found {
         let owner = self.owner;
         self.store.ask(Question { owner, request, names, block_prefill })
+    }
+
+    /// The leading blocks of a prompt that are there, for another agent: pinned as by [`Client::ask`],
+    /// with the checksums that they were compared with. Reads all their bytes.
+    pub(super) fn lend(&self, request: RequestId, names: &[BlockName]) -> Vec<SlotContent> {
+        let (owner, block_prefill) = (self.owner, Duration::ZERO);
+        self.store.lend(Question { owner, request, names, block_prefill })
     }
 
     /// Starts to read blocks that a request may soon ask for.

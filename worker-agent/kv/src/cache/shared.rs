@@ -175,20 +175,34 @@ impl SharedStore {
 
     /// Answers a question with blocks that have their checksums.
     pub(super) fn ask(&self, question: Question<'_>) -> Found {
-        let key = (question.owner, question.request);
         self.metrics.asked.inc_by(question.names.len() as u64);
+        let (found, _) = self.answer(question);
+        self.metrics.hit(HitPlace::host, found.ready.len());
+        found
+    }
+
+    /// Answers the question of another agent with blocks that have their checksums. No progress
+    /// follows.
+    pub(super) fn lend(&self, question: Question<'_>) -> Vec<SlotContent> {
+        let (_, contents) = self.answer(question);
+        self.call(|state, _| state.questions.close((question.owner, question.request)));
+        self.metrics.lent.inc_by(contents.len() as u64);
+        contents
+    }
+
+    fn answer(&self, question: Question<'_>) -> (Found, Vec<SlotContent>) {
+        let key = (question.owner, question.request);
         for _ in 0..SPOILED_ANSWERS_MAX {
             let (found, contents) = self.call(|state, now| state.ask(question, now));
             // Outside the lock, because this reads all bytes. The request has pinned the slots.
             if self.forget_spoiled(&contents) == contents.len() {
                 self.call(|state, _| state.answered(key, found.pending));
-                self.metrics.hit(HitPlace::host, found.ready.len());
-                return found;
+                return (found, contents);
             }
         }
         // Somebody keeps writing into blocks that are not theirs.
         self.call(|state, _| state.questions.close(key));
-        Found::default()
+        <(Found, Vec<SlotContent>)>::default()
     }
 
     pub(super) fn prefetch(&self, names: &[BlockName]) {

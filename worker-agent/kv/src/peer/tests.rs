@@ -312,7 +312,7 @@ async fn a_cache_lends_what_it_has() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = listener.local_addr().unwrap();
     let arena = cache.shared_arena();
-    let lender = Arc::new(CacheLender::new(cache));
+    let lender = Arc::new(CacheLender::new(&cache));
     let server = TransferServer { arena, lender, form: form(5000), key: secret() };
     let mut task = tokio::task::JoinSet::new();
     task.spawn(server.run(listener));

@@ -1,6 +1,7 @@
 //! Writes of blocks to the tiers below.
 
 use super::slots::SlotState;
+use super::tiers::tiers_of;
 use super::{Action, BlockStore, TierAdmission, TierId};
 use crate::tier::TierWrite;
 use crate::{Now, SlotId};
@@ -54,7 +55,11 @@ impl BlockStore {
     pub(super) fn demote(&mut self, slot: SlotId, now: Now) -> bool {
         let of = &self.slots[slot];
         let name = of.name;
-        if !of.is_reused || self.index.find(name).is_none_or(|known| known.tiers != 0) {
+        // What another agent holds may be gone when it is needed.
+        let own = tiers_of(u8::MAX).zip(&self.tiers);
+        let own = own.filter(|(_, state)| state.settings.is_announced);
+        let own = own.fold(0, |bits, (tier, _)| bits | tier.bit());
+        if !of.is_reused || self.index.find(name).is_none_or(|known| known.tiers & own != 0) {
             return false;
         }
         for at in 0..self.tiers.len() {

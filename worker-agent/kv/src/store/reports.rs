@@ -1,7 +1,7 @@
 //! Reports of the tiers: ended work, found and lost blocks.
 
 use super::slots::SlotState;
-use super::{Action, BlockStore, TierId};
+use super::{Action, BlockStore, TierId, TierSettings};
 use crate::policy::Eviction;
 use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
@@ -147,8 +147,10 @@ impl BlockStore {
         if self.index.add_tier(block, tier) {
             let state = self.tier_mut(tier);
             state.stats.held += 1;
-            let medium = state.settings.medium;
-            self.actions.push_back(Action::Event(TierEvent::Stored { block, medium }));
+            let TierSettings { medium, is_announced, .. } = state.settings;
+            if is_announced {
+                self.actions.push_back(Action::Event(TierEvent::Stored { block, medium }));
+            }
         }
     }
 
@@ -157,8 +159,10 @@ impl BlockStore {
         let Some(block) = self.index.remove_tier(name, tier) else { return false };
         let state = self.tier_mut(tier);
         state.stats.held -= 1;
-        let medium = state.settings.medium;
-        self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));
+        let TierSettings { medium, is_announced, .. } = state.settings;
+        if is_announced {
+            self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));
+        }
         true
     }
 }

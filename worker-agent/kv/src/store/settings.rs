@@ -39,6 +39,9 @@ impl StoreSettings {
 pub struct TierSettings {
     /// The medium, for events and metrics.
     pub medium: Medium,
+    /// Whether events tell what the tier holds. Default: yes. What other agents hold is not this
+    /// agent's to tell.
+    pub is_announced: bool,
     /// Blocks that are written to the tier. Default: all.
     pub admission: TierAdmission,
     /// Reads in flight; further blocks are misses. Default: 1,024.
@@ -56,6 +59,7 @@ impl TierSettings {
     pub fn new(medium: Medium) -> Self {
         Self {
             medium,
+            is_announced: true,
             admission: TierAdmission::Through,
             reads_max: 1024,
             writes_max: 64,

@@ -2,7 +2,7 @@
 
 use super::tests::{Bench, DISK, names};
 use super::*;
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierEvent, TierReport};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 
@@ -200,4 +200,39 @@ fn a_request_that_asks_again_keeps_what_it_was_told() {
     assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 1);
     bench.end(1);
     assert_eq!(bench.store.grant(bench.owner, 4, bench.now).len(), 3);
+}
+
+#[test]
+fn what_another_agent_holds_is_read_but_neither_told_nor_relied_on() {
+    let peer = TierSettings {
+        admission: TierAdmission::Never,
+        is_announced: false,
+        ..TierSettings::new(Medium::Remote)
+    };
+    let mut bench = Bench::new(2, vec![peer, disk()]);
+    bench.found(0..1);
+    assert_eq!(bench.actions(), []);
+    assert_eq!(bench.ask(1, 0..1).pending, 1);
+    let read = bench.reads()[0];
+    bench.read_ends(read, Ok(()));
+    let actions = bench.actions();
+    let block = super::tests::block(0);
+    assert!(actions.contains(&Action::Event(TierEvent::Stored { block, medium: Medium::Host })));
+    let write = actions.iter().find_map(|action| match action {
+        Action::Write { tier: TierId(1), write } => Some((write.block.name, write.slot)),
+        _ => None,
+    });
+    // The disk is full, and the block used once more.
+    let (name, slot) = write.expect("the disk is to have it");
+    let report = TierReport::Written { name, slot, result: Err(TierError::Full) };
+    bench.store.report(TierId(1), report, bench.now);
+    bench.end(1);
+    bench.ask(2, 0..1);
+    bench.end(2);
+    bench.now += Duration::from_secs(10);
+    // Its only copy here is written before it goes, whatever another has.
+    assert_eq!(bench.store.grant(bench.owner, 2, bench.now).len(), 1);
+    assert_eq!(bench.writes(), [(name, slot)]);
+    bench.store.report(DISK, TierReport::Gone(names(0..1)), bench.now);
+    assert_eq!(bench.actions(), []);
 }
