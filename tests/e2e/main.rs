@@ -15,6 +15,7 @@ mod epp;
 mod errors;
 mod events;
 mod fleet;
+mod kv_peers;
 mod kv_tiers;
 mod lifecycle;
 mod openai;

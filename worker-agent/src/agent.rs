@@ -9,6 +9,7 @@ use crate::availability::Availability;
 use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
+use crate::kv::peers::KvPeers;
 use crate::kv::tiers::TierOrder;
 use crate::metrics::AgentMetrics;
 use crate::request_plane::server::{Services, serve};
@@ -64,10 +65,12 @@ impl Running {
 /// agent has not registered then.
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let admin = AdminServer::serve(&settings, Metrics::default()).await?;
-    let served: ServedModel = match &settings.engine {
+    let peers = KvPeers::bind(&settings)?;
+    let kv_transfer = peers.as_ref().and_then(|peers| peers.address());
+    let mut served: ServedModel = match &settings.engine {
         Runs::Own(engine) => {
             let engine = engine.clone();
-            let tiers = tier_order(&settings, &admin.metrics);
+            let tiers = tier_order(&settings, &admin.metrics, peers);
             let load = move || crate::model_loader::load(&engine, tiers);
             let loading = tokio::task::spawn_blocking(load);
             let (loaded, tiers) = loading.await.context("loading the model failed")??;
@@ -75,23 +78,29 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
-            match stock::start(*stock.clone(), name, &admin.metrics, &shutdown).await? {
+            let place = stock::EngineSurroundings { name, metrics: &admin.metrics, peers };
+            match stock::start(*stock.clone(), place, &shutdown).await? {
                 Some(served) => served,
                 None => return Ok(()),
             }
         }
     };
+    served.profile.kv_transfer = kv_transfer;
     let running = launch(settings, served, admin, shutdown).await?;
     running.task.await.context("the agent's task failed")?
 }
 
 /// The order for the tiers that the settings name, whose metrics are the agent's.
-fn tier_order(settings: &AgentSettings, metrics: &Metrics) -> Option<TierOrder> {
+fn tier_order(
+    settings: &AgentSettings,
+    metrics: &Metrics,
+    peers: Option<Arc<KvPeers>>,
+) -> Option<TierOrder> {
     let tiers = settings.kv_tiers.clone()?;
     let counted = KvMetrics::default();
     metrics.register(|registry| counted.register(registry));
     let object_key = settings.access.kv.object_key;
-    Some(TierOrder { settings: tiers, metrics: counted, object_key })
+    Some(TierOrder { settings: tiers, metrics: counted, object_key, peers })
 }
 
 /// Starts an agent around existing engines; it runs until `shutdown`.

@@ -90,6 +90,8 @@ pub struct AgentSettings {
     pub access: Access,
     /// ZMQ endpoints for stock subscribers.
     pub zmq: ZmqListen,
+    /// Address where the KV of the tiers is lent to other agents; `None` lends none.
+    pub kv_transfer: Option<SocketAddr>,
     /// Host in the record; `None` takes the listening address.
     pub advertise_host: Option<String>,
     /// Metrics and health; `None` serves none, for agents inside another role's process.
@@ -153,6 +155,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
             faults.0.extend(stock.tiers_fault());
         }
         planes.check(&mut faults);
+        let has_tiers = kv_tiers.is_some();
+        let kv_transfer = planes.kv_transfer(listen.as_ref(), has_tiers, &access.kv, &mut faults);
         let zmq = planes.zmq.listen(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
         let discovery = faults.keep_one(discovery);
@@ -169,6 +173,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             listen,
             access,
             zmq,
+            kv_transfer,
             advertise_host: planes.advertise_host,
             metrics_listen: Some(SocketAddr::new(planes.metrics_host, planes.metrics_port)),
             agent_id: planes.agent_id,

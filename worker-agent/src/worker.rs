@@ -230,7 +230,7 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, request_id, mut metadata, outbox, ticket } = submission;
+        let Submission { mut request, request_id, mut metadata, outbox, ticket } = submission;
         let trace = trace::request("worker.generate", &request, &metadata);
         if let Some((traceparent, tracestate)) = trace.headers() {
             // Another worker that computes the prompt does so on behalf of this one.
@@ -265,7 +265,13 @@ impl Driver {
         }
         match metadata.prefill.clone() {
             Some(peer) => self.fetch_prompt(request, &metadata, peer),
-            None => self.run_request(request),
+            None => {
+                if let Some(tiers) = &self.tiers {
+                    tiers.hint(&mut self.engine, &mut request, &metadata.kv_holders);
+                    self.end_if_failed();
+                }
+                self.run_request(request);
+            }
         }
     }
 

@@ -90,6 +90,7 @@ impl Planes {
                 adapters: served.profile.adapters.clone(),
                 batch_tokens: served.profile.batch_tokens,
                 handover: served.profile.handover.clone(),
+                kv_transfer: served.profile.kv_transfer.clone(),
                 needs_prefill: served.profile.needs_prefill,
                 api: served.profile.api.clone(),
                 ..settings.profile.clone()

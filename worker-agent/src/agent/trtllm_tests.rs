@@ -139,7 +139,8 @@ async fn agent(
     let (shutdown, stop) = Shutdown::new();
     let admin = AdminServer::serve(&settings, Metrics::default()).await?;
     let Runs::Stock(stock) = &settings.engine else { panic!("{:?}", settings.engine) };
-    let starting = stock::start(*stock.clone(), None, &admin.metrics, &stop);
+    let place = stock::EngineSurroundings { name: None, metrics: &admin.metrics, peers: None };
+    let starting = stock::start(*stock.clone(), place, &stop);
     let served = tokio::time::timeout(DEADLINE, starting).await.expect("it comes up")?;
     let running = launch(settings, served.expect("nobody stops it"), admin, stop).await?;
     Ok((running, shutdown))

@@ -1,10 +1,13 @@
 //! Endpoints of the agent.
 
-use super::{Faults, ZmqArgs};
+use super::{Faults, KvTrust, ZmqArgs};
 use clap::Args;
 use stator_discovery::DiscoveryArgs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+
+/// The value of an address where no KV is lent.
+const KV_TRANSFER_OFF: &str = "off";
 
 /// Flags of the agent's planes.
 #[derive(Clone, Debug, Args)]
@@ -17,6 +20,13 @@ pub struct PlaneArgs {
     /// ZMQ endpoints for stock subscribers of KV events and load.
     #[command(flatten)]
     pub zmq: ZmqArgs,
+
+    /// Address where the agent lends the KV of its host memory to other agents of the fleet:
+    /// `address:port` (port 0 takes a free one) or `off`. Both sides prove that they know the secret
+    /// of `--fleet-secret-file`; without it, KV is lent on this machine alone. Needs `--kv-host-gb`.
+    /// Default: a free port, at the address of `--listen` with a secret and at 127.0.0.1 without.
+    #[arg(long, env = "STATOR_KV_TRANSFER_LISTEN", value_name = "ADDRESS")]
+    pub kv_transfer_listen: Option<String>,
 
     /// Host that others reach this agent at. Default: the address it listens on, or 127.0.0.1
     /// where it listens on all.
@@ -89,6 +99,43 @@ impl PlaneArgs {
         if let Some(id) = self.agent_id.as_deref().filter(|id| !is_agent_id(id)) {
             faults.0.push(format!("agent-id: {id:?} is not 1 to 128 of A-Z a-z 0-9 . _ -"));
         }
+    }
+}
+
+impl PlaneArgs {
+    /// The address where KV is lent, of an agent with `tiers` whose request plane is at `listen`;
+    /// `None` where none is lent. Adds a flag that cannot be used to `faults`.
+    pub(super) fn kv_transfer(
+        &self,
+        listen: Option<&Listen>,
+        has_tiers: bool,
+        trust: &KvTrust,
+        faults: &mut Faults,
+    ) -> Option<SocketAddr> {
+        let Some(given) = &self.kv_transfer_listen else {
+            let ip = match listen {
+                Some(Listen::Tcp(address)) if trust.fleet_key.covers(address.ip()) => address.ip(),
+                _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            };
+            return has_tiers.then_some(SocketAddr::new(ip, 0));
+        };
+        if !has_tiers {
+            faults.0.push(format!("kv-transfer-listen: {given:?} needs kv-host-gb above 0"));
+            return None;
+        }
+        if given == KV_TRANSFER_OFF {
+            return None;
+        }
+        let address = given.parse::<SocketAddr>();
+        let address = address.map_err(|_| {
+            format!("kv-transfer-listen: {given:?} is neither `address:port` nor `off`")
+        });
+        let address = faults.keep_one(address)?;
+        if !trust.fleet_key.covers(address.ip()) {
+            let fault = "is not on this machine alone: needs fleet-secret-file";
+            faults.0.push(format!("kv-transfer-listen: {given:?} {fault}"));
+        }
+        Some(address)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use stator_engine::transfer::TransferKey;
+use stator_kv::transfer::FleetKey;
 use stator_protos::name::NameKey;
 use stator_runtime::secret::Secret;
 use std::net::IpAddr;
@@ -30,6 +31,8 @@ pub struct KvTrust {
     pub name_key: NameKey,
     /// Key of the seals of blocks on their way.
     pub transfer_key: TransferKey,
+    /// Key by which agents that lend KV and those that read it know each other.
+    pub fleet_key: FleetKey,
     /// Key of the tags of blocks in an object store, which others may write to; `None` without a
     /// secret.
     pub object_key: Option<[u8; 32]>,
@@ -52,6 +55,7 @@ impl FleetArgs {
         Ok(KvTrust {
             name_key: NameKey::of_secret(secret),
             transfer_key: TransferKey::of_secret(secret),
+            fleet_key: FleetKey::of_secret(secret),
             object_key: Some(blake3::derive_key(OBJECT_CONTEXT, secret)),
             beyond_this_machine: true,
         })
@@ -125,6 +129,7 @@ mod tests {
         let second = trust().unwrap();
         assert_ne!(first.name_key, second.name_key);
         assert_ne!(first.transfer_key, second.transfer_key);
+        assert!(first.fleet_key != second.fleet_key);
         assert_ne!(first.name_key, KvTrust::default().name_key);
     }
 }

@@ -81,7 +81,13 @@ pub(crate) fn event_endpoint(bound: &str, advertise_host: Option<&str>) -> Strin
     }
 }
 
-fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+/// The address under which others reach a socket that lends KV and is bound to `bound`.
+pub(crate) fn transfer_address(bound: SocketAddr, advertise_host: Option<&str>) -> String {
+    reachable(bound, advertise_host.filter(|_| !bound.ip().is_loopback()))
+}
+
+/// Binds a TCP socket, and listens.
+pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),

@@ -1,7 +1,8 @@
 //! Parts of a request beyond tokens and sampling, for stock engines only.
 
+use crate::kv::peers::KvHolder;
 use serde_json::value::RawValue;
-use stator_protos::worker;
+use stator_protos::worker::{self, KV_HOLDER_ADDRESS_MAX_BYTES, KV_HOLDERS_MAX};
 use stator_protos::{WorkerId, WorkerRank};
 
 /// Longest LoRA name and client's request id, in bytes.
@@ -23,6 +24,8 @@ pub(crate) struct RequestMetadata {
     pub(crate) priority: i32,
     /// The prefill worker that computes the prompt, if another worker does.
     pub(crate) prefill: Option<PrefillWorker>,
+    /// Agents that are said to hold KV of the prompt, the best first.
+    pub(crate) kv_holders: Vec<KvHolder>,
     /// The client's request id, for logs.
     pub(crate) client_request_id: String,
     /// W3C trace context, empty where there is none.
@@ -63,6 +66,7 @@ impl RequestMetadata {
             lora: Some(std::mem::take(&mut submit.lora_name)).filter(|name| !name.is_empty()),
             priority: submit.priority,
             prefill: submit.prefill.take().map(peer).transpose()?,
+            kv_holders: holders(std::mem::take(&mut submit.kv_holders)),
             client_request_id: std::mem::take(&mut submit.client_request_id),
             traceparent: trace(&mut submit.traceparent),
             tracestate: trace(&mut submit.tracestate),
@@ -73,6 +77,17 @@ impl RequestMetadata {
 /// A trace that cannot be told is no reason to refuse a request.
 fn trace(said: &mut String) -> String {
     Some(std::mem::take(said)).filter(|said| said.len() <= MAX_TRACE_BYTES).unwrap_or_default()
+}
+
+/// Holders that can be asked. They only make a request faster: one that cannot be is no reason to
+/// refuse it.
+fn holders(said: Vec<worker::KvHolder>) -> Vec<KvHolder> {
+    let usable = said.into_iter().filter(|holder| {
+        (1..=KV_HOLDER_ADDRESS_MAX_BYTES).contains(&holder.address.len()) && holder.blocks > 0
+    });
+    let holder =
+        |said: worker::KvHolder| KvHolder { address: said.address, blocks: said.blocks as usize };
+    usable.take(KV_HOLDERS_MAX).map(holder).collect()
 }
 
 fn peer(given: worker::PrefillPeer) -> Result<PrefillWorker, String> {
@@ -125,6 +140,17 @@ mod tests {
         let peer = check(|_| ()).unwrap().prefill.unwrap();
         assert_eq!(peer.worker, WorkerRank { worker: WorkerId(7), rank: 1 });
         assert_eq!(peer.handover.get(), "{\"connector\":\"x\"}");
+    }
+
+    #[test]
+    fn holders_that_cannot_be_asked_are_dropped_alone_and_their_number_is_bounded() {
+        let said = |address: &str, blocks| worker::KvHolder { address: address.into(), blocks };
+        let metadata = check(|submit| {
+            submit.kv_holders = vec![said("", 1), said(&"x".repeat(257), 1), said("a:1", 0)];
+            submit.kv_holders.extend((2..9).map(|blocks| said("b:1", blocks)));
+        });
+        let holder = |blocks| KvHolder { address: "b:1".into(), blocks };
+        assert_eq!(metadata.unwrap().kv_holders, [2, 3, 4, 5].map(holder));
     }
 
     #[test]

@@ -35,4 +35,4 @@ mod trace;
 
 pub(crate) use engine::StockEngine;
 pub(crate) use keeper::{Keeper, gave_up};
-pub(crate) use start::start;
+pub(crate) use start::{EngineSurroundings, start};

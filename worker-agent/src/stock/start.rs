@@ -8,6 +8,7 @@ use super::profile::profile;
 use super::tiers::TierService;
 use super::{launch, model};
 use crate::config::{BLOCK_SIZE, StockSettings};
+use crate::kv::peers::KvPeers;
 use crate::model_loader::proxy_files;
 use crate::served_model::{ModelEngines, ServedModel, WorkerSlot};
 use anyhow::Context;
@@ -17,8 +18,18 @@ use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 
+/// What a stock engine needs of its agent.
+pub(crate) struct EngineSurroundings<'a> {
+    /// The agent's name, if it has one: the output of a started engine is logged under it.
+    pub(crate) name: Option<&'a str>,
+    /// The agent's metrics.
+    pub(crate) metrics: &'a Metrics,
+    /// Other agents, to exchange KV with.
+    pub(crate) peers: Option<Arc<KvPeers>>,
+}
+
 /// Starts an engine or finds the one that runs, and waits until it serves; `None` where `shutdown`
-/// came first. The output of a started engine is logged under `name`.
+/// came first.
 ///
 /// # Errors
 ///
@@ -29,15 +40,14 @@ use std::sync::{Arc, OnceLock};
 /// Dropping the future kills an engine that was started.
 pub(crate) async fn start(
     settings: StockSettings,
-    name: Option<&str>,
-    metrics: &Metrics,
+    EngineSurroundings { name, metrics, peers }: EngineSurroundings<'_>,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Option<ServedModel>> {
     let (files, limits) = model::read(&settings)?;
     let stock = StockMetrics::default();
     stock.show(metrics);
     // Before the engine, which looks for them when it starts.
-    let tiers = TierService::serve(&settings, metrics)?;
+    let tiers = TierService::serve(&settings, metrics, peers)?;
     let kv_tiers = tiers.as_ref().map(TierService::place);
     let (launch, place) = launch::launch(&settings, name.unwrap_or("engine"), kv_tiers)?;
     let probe = Arc::new(Probe {

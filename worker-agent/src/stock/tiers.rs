@@ -2,6 +2,7 @@
 //! engine loads to speak there.
 
 use crate::config::{Origin, StockSettings};
+use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{CacheRoom, open_cache};
 use anyhow::Context;
 use stator_kv::BlockForm;
@@ -36,6 +37,7 @@ impl TierService {
     pub(super) fn serve(
         settings: &StockSettings,
         metrics: &Metrics,
+        peers: Option<Arc<KvPeers>>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(tiers) = settings.kv_tiers.clone() else { return Ok(None) };
         let kv_metrics = KvMetrics::default();
@@ -55,7 +57,7 @@ impl TierService {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
             let _entered = runtime.enter();
             let (events, metrics) = (Arc::new(|_| {}), kv_metrics.clone());
-            let room = CacheRoom { events, metrics, object_key };
+            let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
             open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))
         };
         let server = ConnectorServer::start(ConnectorSettings::new(socket.clone(), Box::new(open)));

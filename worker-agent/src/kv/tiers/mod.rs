@@ -16,9 +16,14 @@ pub(crate) use news::TierNews;
 pub(crate) use open::{CacheRoom, open as open_cache};
 pub(crate) use own::TierOrder;
 
+use super::peers::{KvHolder, KvPeers};
+use crate::worker::guarded::GuardedEngine;
 use closed_events::ClosedEvents;
 use link::Searches;
 use pace::PrefillPace;
+use stator_engine::Request;
+use stator_engine::named::BlockKey;
+use stator_kv::Block;
 use stator_kv::cache::TieredCache;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
@@ -35,6 +40,7 @@ pub(crate) struct WorkerTiers {
     pace: Arc<PrefillPace>,
     searches: Arc<Searches>,
     events: ClosedEvents,
+    peers: Option<Arc<KvPeers>>,
 }
 
 impl WorkerTiers {
@@ -50,7 +56,40 @@ impl WorkerTiers {
         let engine = EngineTiers::connect(cache, news.clone(), pace.clone());
         let (searches, cache) = (engine.searches(), cache.clone());
         let events = ClosedEvents::new(block_size, blocks_max);
-        (engine, Self { cache, news, pace, searches, events })
+        (engine, Self { cache, news, pace, searches, events, peers: None })
+    }
+
+    /// Tiers that read from other agents, too.
+    pub(super) fn with_peers(self, peers: Option<Arc<KvPeers>>) -> Self {
+        Self { peers, ..self }
+    }
+
+    /// Takes note of agents that are said to hold the leading blocks of a prompt: its search will
+    /// find them there.
+    pub(crate) fn hint(
+        &self,
+        engine: &mut GuardedEngine,
+        request: &mut Request,
+        holders: &[KvHolder],
+    ) {
+        if holders.is_empty() {
+            return;
+        }
+        // The names stay with the request, so that they are computed once.
+        engine.call(|engine| engine.kv().reusable(request));
+        if let Some(named) = &request.named {
+            self.hint_blocks(named.keys(), holders);
+        }
+    }
+
+    fn hint_blocks(&self, keys: &[BlockKey], holders: &[KvHolder]) {
+        let Some(peers) = &self.peers else { return };
+        let mut parent = None;
+        let blocks = (0..).zip(keys).map(|(depth, key)| {
+            let parent = parent.replace(key.hash);
+            Block { name: key.name, hash: Some(key.hash), parent, depth }
+        });
+        peers.hint(holders, &blocks.collect::<Vec<_>>());
     }
 
     /// Waits until blocks have come or tiers hold others than before.

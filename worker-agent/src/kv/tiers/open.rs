@@ -1,6 +1,7 @@
 //! Opens the cache that settings describe.
 
 use crate::config::{KvDiskSettings, KvTierSettings};
+use crate::kv::peers::KvPeers;
 use anyhow::Context;
 use stator_kv::BlockForm;
 use stator_kv::arena::SLOT_ALIGNMENT;
@@ -27,6 +28,8 @@ pub(crate) struct CacheRoom {
     pub(crate) metrics: KvMetrics,
     /// Key by which an object store's blocks are known to be the fleet's.
     pub(crate) object_key: Option<[u8; 32]>,
+    /// Other agents, to read from and to lend to.
+    pub(crate) peers: Option<Arc<KvPeers>>,
 }
 
 /// Opens the tiers for blocks of a form, on the runtime of the caller. Reads what is on the disk.
@@ -50,12 +53,18 @@ pub(crate) fn open(
     if let Some(disk) = &settings.disk {
         tiers.push(disk_tier(disk));
     }
+    // Another agent's host memory is nearer than an object store.
+    tiers.extend(room.peers.iter().map(KvPeers::tier));
     if let Some(url) = &settings.object {
         tiers.push(object_tier(url, room.object_key)?);
     }
-    let CacheRoom { events, metrics, .. } = room;
+    let CacheRoom { events, metrics, peers, .. } = room;
     let settings = CacheSettings { tiers, events, metrics, ..CacheSettings::new(slots) };
-    TieredCache::open(form, settings).context("KV tiers")
+    let cache = TieredCache::open(form, settings).context("KV tiers")?;
+    if let Some(peers) = peers {
+        peers.lend(&cache);
+    }
+    Ok(cache)
 }
 
 /// Blocks of this form that tiers hold at most, all together.

@@ -3,6 +3,7 @@
 use super::open::{CacheRoom, blocks_max, open};
 use super::{TierNews, WorkerTiers};
 use crate::config::KvTierSettings;
+use crate::kv::peers::KvPeers;
 use stator_engine::EngineOptions;
 use stator_engine::SharedKv;
 use stator_engine::compute::Compute;
@@ -23,6 +24,8 @@ pub(crate) struct TierOrder {
     pub(crate) metrics: KvMetrics,
     /// Key by which an object store's blocks are known to be the fleet's.
     pub(crate) object_key: Option<[u8; 32]>,
+    /// Other agents, to read from and to lend to.
+    pub(crate) peers: Option<Arc<KvPeers>>,
 }
 
 impl TierOrder {
@@ -41,14 +44,15 @@ impl TierOrder {
         let form = block_form(SharedKv::form(first));
         let news: Vec<_> = engines.iter().map(|_| Arc::new(TierNews::default())).collect();
         let told = news.clone();
-        let Self { settings, metrics, object_key } = self;
+        let Self { settings, metrics, object_key, peers } = self;
         // All engines can use what the tiers hold, so all workers publish it.
         let events = Arc::new(move |event| told.iter().for_each(|news| news.take_event(&event)));
-        let cache = open(form, &settings, CacheRoom { events, metrics, object_key })?;
+        let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
+        let cache = open(form, &settings, room)?;
         let most = blocks_max(form, &settings) + options.total_blocks as usize;
         let connected = engines.into_iter().zip(news).map(|(engine, news)| {
             let (tiers, worker) = WorkerTiers::connect(&cache, news, options.block_size, most);
-            (engine.with_tiers(Box::new(tiers)), worker)
+            (engine.with_tiers(Box::new(tiers)), worker.with_peers(peers.clone()))
         });
         Ok(connected.unzip())
     }

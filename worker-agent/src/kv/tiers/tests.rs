@@ -1,13 +1,16 @@
 use super::own::TierOrder;
 use super::*;
 use crate::config::{KvDiskSettings, KvTierSettings};
+use crate::kv::peers::{KvHolder, KvPeers};
 use stator_engine::cpu::{self, CpuEngine};
 use stator_engine::model_files::ModelFiles;
 use stator_engine::{Engine, EngineOptions, Request, RequestKey, Step};
 use stator_kv::metrics::KvMetrics;
+use stator_kv::transfer::FleetKey;
 use stator_protos::worker::Sampling;
 use stator_runtime::metrics::Metrics;
 use std::path::Path;
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 /// Longest wait of a test for news.
@@ -45,18 +48,38 @@ fn counted_workers(
     settings: KvTierSettings,
     metrics: KvMetrics,
 ) -> Vec<TieredWorker> {
-    let order = TierOrder { settings, metrics, object_key: None };
+    let order = TierOrder { settings, metrics, object_key: None, peers: None };
     let engines = (0..count).map(|_| engine()).collect();
     let (engines, tiers) = order.connect(engines, &options()).unwrap();
     let pairs = engines.into_iter().zip(tiers);
     pairs.map(|(engine, tiers)| TieredWorker { engine, tiers: Some(tiers) }).collect()
 }
 
+/// A worker that exchanges KV with those of the same secret, and where it lends its own.
+async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let peers = KvPeers::new(FleetKey::of_secret(secret), Some((listener, address.clone())));
+    let order = TierOrder {
+        settings: settings(None),
+        metrics: KvMetrics::default(),
+        object_key: None,
+        peers: Some(peers),
+    };
+    let (mut engines, mut tiers) = order.connect(vec![engine()], &options()).unwrap();
+    (TieredWorker { engine: engines.remove(0), tiers: tiers.pop() }, address)
+}
+
 impl TieredWorker {
     /// The greedy answer to a prompt, and how many of its tokens were cached.
     async fn answer(&mut self, tokens: &[u32]) -> (Vec<u32>, u32) {
+        self.answer_near(tokens, &[]).await
+    }
+
+    /// The same for a prompt that others are said to hold.
+    async fn answer_near(&mut self, tokens: &[u32], holders: &[KvHolder]) -> (Vec<u32>, u32) {
         let sampling = Sampling { max_tokens: 6, ignore_eos: true, ..Sampling::neutral() };
-        let request = Request {
+        let mut request = Request {
             key: RequestKey(1),
             tokens: tokens.to_vec(),
             resumed: 0,
@@ -66,6 +89,10 @@ impl TieredWorker {
             cache_salt: None,
             named: None,
         };
+        if let (Some(tiers), false) = (&self.tiers, holders.is_empty()) {
+            self.engine.kv().reusable(&mut request);
+            tiers.hint_blocks(request.named.as_ref().unwrap().keys(), holders);
+        }
         self.engine.submit(request).unwrap();
         let (mut step, mut answer) = (Step::default(), Vec::new());
         loop {
@@ -150,6 +177,27 @@ async fn blocks_on_a_disk_outlive_the_process_and_are_published_again() {
     assert_eq!(workers[0].answer(&tokens).await, (lone(&tokens).await, 96));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_reads_what_another_agent_holds_and_publishes_it_when_it_has_it() {
+    let (mut holder, address) = exchanging_worker(b"secret").await;
+    let (mut reader, _) = exchanging_worker(b"secret").await;
+    let tokens = prompt(0);
+    let expected = lone(&tokens).await;
+    assert_eq!(holder.answer(&tokens).await, (expected.clone(), 0));
+    let at = |address: &str, blocks| KvHolder { address: address.into(), blocks };
+    // Two of its blocks are read; a third is said to be somewhere else, and is not.
+    let holders = [at(&address, 2), at("127.0.0.1:1", 3)];
+    let (answer, cached) = reader.answer_near(&tokens, &holders).await;
+    assert_eq!((answer, cached), (expected.clone(), 32));
+    reader.publishes(Medium::Device, 6).await;
+    let blocks = reader.tiers.as_ref().unwrap().blocks();
+    assert!(blocks.iter().all(|(_, medium)| *medium != Medium::Remote), "{blocks:?}");
+
+    let (mut stranger, _) = exchanging_worker(b"another").await;
+    let holders = [at(&address, 6)];
+    assert_eq!(stranger.answer_near(&tokens, &holders).await, (expected, 0));
+}
+
 #[tokio::test]
 async fn a_cleared_cache_is_published_and_finds_nothing() {
     let mut workers = workers(1, settings(None));
@@ -163,7 +211,8 @@ async fn a_cleared_cache_is_published_and_finds_nothing() {
 #[test]
 fn tiers_without_room_for_a_block_are_refused_in_words() {
     let settings = KvTierSettings { host_bytes: 100, disk: None, object: None, socket_dir: None };
-    let order = TierOrder { settings, metrics: KvMetrics::default(), object_key: None };
+    let order =
+        TierOrder { settings, metrics: KvMetrics::default(), object_key: None, peers: None };
     let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();
     assert!(error.starts_with("kv-host-gb: 100 bytes have no room for a block of "), "{error}");
 }

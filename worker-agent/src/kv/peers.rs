@@ -1,0 +1,138 @@
+//! KV between this agent's tiers and those of other agents: what is held here is lent to others, and
+//! what others are said to hold is read from them.
+//!
+//! A request may name agents that hold its prompt ([`KvPeers::hint`]). The peer tier then has their
+//! blocks to offer, and the cache decides as for every tier whether reading is faster than computing.
+//! A holder proves that it knows the fleet's secret, and each block that it is the block of its name,
+//! so whoever names a wrong holder costs time, never a wrong answer.
+
+mod addresses;
+mod holder;
+
+pub(crate) use holder::KvHolder;
+
+use crate::config::AgentSettings;
+use crate::request_plane::listen;
+use addresses::HolderAddresses;
+use anyhow::Context;
+use parking_lot::Mutex;
+use stator_kv::Block;
+use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
+use stator_kv::peer::{PeerSettings, PeerTier};
+use stator_kv::store::{TierAdmission, TierSettings};
+use stator_kv::tier::Tier;
+use stator_kv::transfer::{FleetKey, TransferServer};
+use stator_protos::kv_event::Medium;
+use std::sync::{Arc, OnceLock};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+/// The agent's part in the fleet's exchange of KV. Dropping it ends what it lends.
+pub(crate) struct KvPeers {
+    key: FleetKey,
+    runtime: Handle,
+    /// Where others reach the server; `None` where nothing is lent.
+    address: Option<String>,
+    /// The server's socket, until there are blocks to lend.
+    listener: Mutex<Option<TcpListener>>,
+    server: OnceLock<AbortHandle>,
+    tier: OnceLock<Arc<PeerTier>>,
+    addresses: HolderAddresses,
+}
+
+impl KvPeers {
+    /// Binds the server's socket; `None` for an agent without tiers.
+    ///
+    /// # Errors
+    ///
+    /// The address is taken or not ours.
+    pub(crate) fn bind(settings: &AgentSettings) -> anyhow::Result<Option<Arc<Self>>> {
+        if settings.kv_tiers.is_none() {
+            return Ok(None);
+        }
+        let key = settings.access.kv.fleet_key.clone();
+        let Some(at) = settings.kv_transfer else { return Ok(Some(Self::new(key, None))) };
+        let listener = listen::bind(at);
+        let listener = listener.with_context(|| format!("kv-transfer-listen: cannot bind {at}"))?;
+        let bound = listener.local_addr().context("kv-transfer-listen: no local address")?;
+        let address = listen::transfer_address(bound, settings.advertise_host.as_deref());
+        Ok(Some(Self::new(key, Some((listener, address)))))
+    }
+
+    /// Exchange with agents of this key, on the runtime of the caller. Blocks are lent on a socket that
+    /// others reach at the address, if there is one.
+    pub(super) fn new(key: FleetKey, lent_at: Option<(TcpListener, String)>) -> Arc<Self> {
+        let (listener, address) = lent_at.unzip();
+        let runtime = Handle::current();
+        Arc::new(Self {
+            key,
+            addresses: HolderAddresses::new(runtime.clone()),
+            runtime,
+            address,
+            listener: Mutex::new(listener),
+            server: OnceLock::new(),
+            tier: OnceLock::new(),
+        })
+    }
+
+    /// Where others reach the blocks that are held here, if they may.
+    pub(crate) fn address(&self) -> Option<String> {
+        self.address.clone()
+    }
+
+    /// The tier of other agents' blocks, to be opened with the cache.
+    pub(crate) fn tier(self: &Arc<Self>) -> CacheTier {
+        let peers = self.clone();
+        let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
+            let (key, runtime) = (peers.key.clone(), peers.runtime.clone());
+            let settings = PeerSettings::default();
+            let tier = Arc::new(PeerTier::new(arena, form, key, settings, runtime, report));
+            // An agent has one cache.
+            let _ = peers.tier.set(tier.clone());
+            Ok(tier as Arc<dyn Tier>)
+        });
+        // What others hold is theirs to announce, and nothing is written to them.
+        let settings = TierSettings {
+            admission: TierAdmission::Never,
+            is_announced: false,
+            ..TierSettings::new(Medium::Remote)
+        };
+        CacheTier { name: "peer", settings, open }
+    }
+
+    /// Lends the blocks of the agent's cache from now on.
+    pub(crate) fn lend(&self, cache: &Arc<TieredCache>) {
+        let Some(listener) = self.listener.lock().take() else { return };
+        let server = TransferServer {
+            arena: cache.shared_arena(),
+            lender: Arc::new(CacheLender::new(cache)),
+            form: cache.form(),
+            key: self.key.clone(),
+        };
+        let task = self.runtime.spawn(server.run(listener));
+        let _ = self.server.set(task.abort_handle());
+    }
+
+    /// Takes note of agents, the best first, that are said to hold the leading ones of these blocks.
+    pub(crate) fn hint(&self, holders: &[KvHolder], blocks: &[Block]) {
+        let Some(tier) = self.tier.get() else { return };
+        // The last hint for a block counts, unless its peer is shunned.
+        for holder in holders.iter().rev() {
+            if Some(&holder.address) == self.address.as_ref() {
+                continue;
+            }
+            if let Some(at) = self.addresses.find(&holder.address) {
+                tier.hint(at, &blocks[..holder.blocks.min(blocks.len())]);
+            }
+        }
+    }
+}
+
+impl Drop for KvPeers {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.get() {
+            server.abort();
+        }
+    }
+}
