@@ -26,6 +26,8 @@ pub(crate) enum TokenDecoder {
 #[derive(Debug)]
 pub struct Detokenizer {
     skip_special: bool,
+    /// Further tokens that have no text, ascending.
+    dropped: Option<Arc<[u32]>>,
     state: State,
 }
 
@@ -59,12 +61,20 @@ impl Detokenizer {
                 State::Generic(Window { tokenizer: tokenizer.clone(), ids: Vec::new(), done: 0 })
             }
         };
-        Self { skip_special, state }
+        Self { skip_special, dropped: None, state }
+    }
+
+    /// The same, for which these tokens, ascending, have no text.
+    pub(crate) fn without(self, dropped: Arc<[u32]>) -> Self {
+        Self { dropped: Some(dropped), ..self }
     }
 
     /// Takes the next tokens and appends the characters that are complete.
     pub fn push(&mut self, ids: &[u32], out: &mut String) {
         for id in ids {
+            if self.dropped.as_ref().is_some_and(|dropped| dropped.binary_search(id).is_ok()) {
+                continue;
+            }
             match &mut self.state {
                 State::Bytes { table, .. } if self.skip_special && table.is_special(*id) => {}
                 State::Bytes { table, pending } => push_bytes(pending, table.bytes(*id), out),

@@ -11,6 +11,7 @@ mod error;
 mod fast_bpe;
 mod files;
 mod jinja;
+pub mod markup;
 mod python;
 mod segments;
 mod stop;
@@ -24,11 +25,13 @@ mod words;
 
 pub use detokenizer::Detokenizer;
 pub use error::PromptError;
+pub use markup::{FamilyChoice, MarkupChoice, ModelMarkup};
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
 
 use bytes::Bytes;
 use stator_api::Conversation;
+use stator_markup::families::ModelTraits;
 use stator_protos::sampling::OpenSampling;
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -67,6 +70,7 @@ pub struct Model {
     context_length: Option<u32>,
     vocabulary_size: usize,
     sampling_defaults: OpenSampling,
+    markup: ModelMarkup,
 }
 
 impl Model {
@@ -79,6 +83,19 @@ impl Model {
     /// A file that is missing or cannot be used. A model without a chat template is no error: it
     /// refuses chats.
     pub fn load(name: &str, files: &[(String, Bytes)]) -> Result<Self, ModelError> {
+        Self::load_with(name, files, MarkupChoice::default())
+    }
+
+    /// As [`Model::load`], with the families of markup that an operator chose.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Model::load`].
+    pub fn load_with(
+        name: &str,
+        files: &[(String, Bytes)],
+        markup: MarkupChoice,
+    ) -> Result<Self, ModelError> {
         let content = |wanted: &str| {
             files.iter().find(|(name, _)| name == wanted).map(|(_, content)| &content[..])
         };
@@ -108,6 +125,11 @@ impl Model {
         let template_file = template_file
             .map_err(|error| ModelError::Template(format!("chat_template.jinja: {error}")))?;
         let templates = files::templates(&tokenizer_config, template_file);
+        let sources: Vec<_> = templates.iter().map(|(_, source)| source.as_str()).collect();
+        let sources = sources.join("\n");
+        let model_type = config["model_type"].as_str().unwrap_or_default();
+        let traits = ModelTraits { template: &sources, model_type };
+        let markup = ModelMarkup::new(traits, markup, &tokenizer);
         let template = match templates.is_empty() {
             true => None,
             false => {
@@ -125,6 +147,7 @@ impl Model {
             eos_ids,
             context_length: files::context_length(&config, &tokenizer_config),
             sampling_defaults: files::sampling_defaults(&generation_config),
+            markup,
         })
     }
 
@@ -212,6 +235,22 @@ impl Model {
     /// A detokenizer for one choice.
     pub fn detokenizer(&self, skip_special_tokens: bool) -> Detokenizer {
         Detokenizer::new(self.tokenizer.decoder(), skip_special_tokens)
+    }
+
+    /// The families that read the model's answers.
+    pub fn markup(&self) -> &ModelMarkup {
+        &self.markup
+    }
+
+    /// A detokenizer for one choice that is read for markup: markers stay in its text, those of
+    /// calls with `tools`.
+    pub fn markup_detokenizer(&self, tools: bool, skip_special_tokens: bool) -> Detokenizer {
+        self.markup.detokenizer(&self.tokenizer, tools, skip_special_tokens)
+    }
+
+    /// Whether an answer to this prompt begins inside thoughts, which the prompt has opened.
+    pub fn begins_inside_thoughts(&self, prompt: &[u32]) -> bool {
+        self.markup.begins_inside(&self.tokenizer, prompt)
     }
 
     /// The bytes of one token, for logprobs; they need not be whole characters.

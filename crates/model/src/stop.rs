@@ -11,7 +11,8 @@ pub struct StopMatcher {
     /// The end of the text so far: the longest that begins a stop string.
     held: String,
     include: bool,
-    matched: bool,
+    /// Number of the stop string that is complete.
+    matched: Option<usize>,
 }
 
 /// One stop string and how much of it the text ends with (Knuth, Morris, Pratt).
@@ -29,29 +30,24 @@ impl StopMatcher {
     pub fn new(stops: &[String], include: bool) -> Option<Self> {
         let needles: Vec<_> =
             stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Needle::new(stop)).collect();
-        (!needles.is_empty()).then(|| Self {
-            needles,
-            held: String::new(),
-            include,
-            matched: false,
-        })
+        (!needles.is_empty()).then(|| Self { needles, held: String::new(), include, matched: None })
     }
 
     /// Takes the next piece of text and appends to `out` what is safe to show. Returns whether a
     /// stop string is complete; from then on nothing more is taken.
     pub fn push(&mut self, text: &str, out: &mut String) -> bool {
-        if self.matched {
+        if self.matched.is_some() {
             return true;
         }
         for (at, byte) in text.bytes().enumerate() {
-            let mut longest = 0;
-            for needle in &mut self.needles {
-                if needle.advance(byte) {
-                    longest = longest.max(needle.bytes.len());
+            let (mut longest, mut number) = (0, None);
+            for (at, needle) in self.needles.iter_mut().enumerate() {
+                if needle.advance(byte) && needle.bytes.len() > longest {
+                    (longest, number) = (needle.bytes.len(), Some(at));
                 }
             }
             if longest > 0 {
-                self.matched = true;
+                self.matched = number;
                 self.held.push_str(&text[..=at]);
                 let keep = self.held.len() - if self.include { 0 } else { longest };
                 out.push_str(&self.held[..keep]);
@@ -74,6 +70,12 @@ impl StopMatcher {
             self.held.drain(..safe);
         }
         false
+    }
+
+    /// The stop string that is complete, if one is.
+    pub fn stop_string(&self) -> Option<&str> {
+        let needle = &self.needles[self.matched?];
+        Some(std::str::from_utf8(&needle.bytes).expect("a stop string is text"))
     }
 
     /// Appends what was held back: the text has ended without the rest of a stop string.
@@ -145,6 +147,7 @@ mod tests {
         assert_eq!(out, "the EN");
         assert!(matcher.push("ND of it", &mut out));
         assert_eq!(out, "the EN");
+        assert_eq!(matcher.stop_string(), Some("END"));
         assert!(matcher.push("more", &mut out));
         assert_eq!(out, "the EN");
     }

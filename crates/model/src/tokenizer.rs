@@ -94,6 +94,15 @@ impl Tokenizer {
         })
     }
 
+    /// The special tokens and their texts, in the order of their ids.
+    pub(crate) fn special_tokens(&self) -> Vec<(u32, String)> {
+        let added = self.general.get_added_vocabulary().get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special);
+        let mut special: Vec<_> = special.map(|(id, token)| (*id, token.content.clone())).collect();
+        special.sort_unstable();
+        special
+    }
+
     /// The tokens of a text. With `add_special_tokens` the tokenizer's post-processor adds what
     /// belongs around a text by itself; a rendered chat has it already.
     ///

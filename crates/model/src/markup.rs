@@ -1,0 +1,138 @@
+//! The markup of a model's answers: which families read it, and which special tokens they need.
+
+use super::detokenizer::Detokenizer;
+use super::tokenizer::Tokenizer;
+use stator_markup::families::{ModelTraits, ReasoningFamily, ToolFamily, reasoning_of, tools_of};
+use std::sync::Arc;
+
+/// Tokens at the end of a prompt that say whether thoughts have begun there.
+const PROMPT_END_TOKENS: usize = 32;
+
+/// A family of markup, as an operator chose it.
+#[derive(Debug)]
+pub enum FamilyChoice<F: 'static> {
+    /// The family that the model's files give away, if any.
+    Auto,
+    /// No family: markup is text.
+    Off,
+    /// This family.
+    Family(&'static F),
+}
+
+/// The families that an operator chose.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MarkupChoice {
+    /// The family of calls of tools.
+    pub tools: FamilyChoice<ToolFamily>,
+    /// The family of thoughts.
+    pub reasoning: FamilyChoice<ReasoningFamily>,
+}
+
+/// The families that read a model's answers.
+#[derive(Clone, Debug, Default)]
+pub struct ModelMarkup {
+    tools: Option<&'static ToolFamily>,
+    reasoning: Option<&'static ReasoningFamily>,
+    /// Special tokens that mean nothing to readers of thoughts, ascending.
+    dropped_by_reasoning: Arc<[u32]>,
+    /// Special tokens that mean nothing to readers of thoughts and calls, ascending.
+    dropped_by_tools: Arc<[u32]>,
+}
+
+impl<F> Clone for FamilyChoice<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for FamilyChoice<F> {}
+
+impl<F> Default for FamilyChoice<F> {
+    fn default() -> Self {
+        Self::Auto
+    }
+}
+
+impl<F> FamilyChoice<F> {
+    /// The family chosen, where `found` is what the model's files give away.
+    fn resolve(self, found: Option<&'static F>) -> Option<&'static F> {
+        match self {
+            Self::Auto => found,
+            Self::Off => None,
+            Self::Family(family) => Some(family),
+        }
+    }
+}
+
+impl ModelMarkup {
+    pub(crate) fn new(
+        traits: ModelTraits<'_>,
+        choice: MarkupChoice,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let tools = choice.tools.resolve(tools_of(traits));
+        let reasoning = choice.reasoning.resolve(reasoning_of(traits));
+        let of_reasoning = reasoning.map(ReasoningFamily::markers).unwrap_or_default();
+        let of_tools = tools.map(ToolFamily::markers).unwrap_or_default();
+        let special = tokenizer.special_tokens();
+        let dropped = |markers: &[&str]| -> Arc<[u32]> {
+            let unused = |(id, text): &(u32, String)| {
+                let used = markers.iter().any(|marker| marker.contains(text.as_str()));
+                (!used || text.is_empty()).then_some(*id)
+            };
+            special.iter().filter_map(unused).collect()
+        };
+        Self {
+            tools,
+            reasoning,
+            dropped_by_tools: dropped(&[&of_reasoning[..], &of_tools].concat()),
+            // Harmony's calls and thoughts are one markup.
+            dropped_by_reasoning: match tools.filter(|family| family.holds_reasoning()) {
+                Some(_) => dropped(&[&of_reasoning[..], &of_tools].concat()),
+                None => dropped(&of_reasoning),
+            },
+        }
+    }
+
+    /// The family of calls of tools.
+    pub fn tools(&self) -> Option<&'static ToolFamily> {
+        self.tools
+    }
+
+    /// The family of thoughts.
+    pub fn reasoning(&self) -> Option<&'static ReasoningFamily> {
+        self.reasoning
+    }
+
+    /// Whether answers hold markup, be there tools or not.
+    pub fn is_needed(&self) -> bool {
+        self.reasoning.is_some() || self.tools.is_some_and(|family| family.holds_reasoning())
+    }
+
+    /// A detokenizer that keeps the markers of the families in the text: of thoughts, and with
+    /// `tools` of calls, too. Other special tokens are left out if `skip_special_tokens`.
+    pub(crate) fn detokenizer(
+        &self,
+        tokenizer: &Tokenizer,
+        tools: bool,
+        skip_special_tokens: bool,
+    ) -> Detokenizer {
+        let plain = Detokenizer::new(tokenizer.decoder(), false);
+        match skip_special_tokens {
+            true if tools => plain.without(self.dropped_by_tools.clone()),
+            true => plain.without(self.dropped_by_reasoning.clone()),
+            false => plain,
+        }
+    }
+
+    /// Whether an answer to this prompt begins inside thoughts.
+    pub(crate) fn begins_inside(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> bool {
+        let Some(family) = self.reasoning else { return false };
+        let mut detokenizer = Detokenizer::new(tokenizer.decoder(), false);
+        let mut text = String::new();
+        let end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
+        detokenizer.push(end, &mut text);
+        detokenizer.finish(&mut text);
+        family.is_inside(&text)
+    }
+}
