@@ -1,6 +1,7 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
 mod admin;
+mod devices;
 mod engines;
 mod planes;
 mod tasks;
@@ -11,7 +12,7 @@ use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::kv::peers::KvPeers;
 use crate::kv::tiers::TierOrder;
-use crate::metrics::AgentMetrics;
+use crate::metrics::{AgentMetrics, DeviceMetrics};
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
 use crate::served_model::{LoadedModel, ServedModel};
@@ -65,6 +66,7 @@ impl Running {
 /// agent has not registered then.
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let admin = AdminServer::serve(&settings, Metrics::default()).await?;
+    let devices = tokio::spawn(devices::look(device_metrics(&admin.metrics)));
     let peers = KvPeers::bind(&settings)?;
     let kv_transfer = peers.as_ref().and_then(|peers| peers.address());
     let mut served: ServedModel = match &settings.engine {
@@ -87,7 +89,15 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
     };
     served.profile.kv_transfer = kv_transfer;
     let running = launch(settings, served, admin, shutdown).await?;
+    devices.await.context("the search for devices failed")?;
     running.task.await.context("the agent's task failed")?
+}
+
+/// Metrics of the machine's devices, which the agent serves with its own.
+fn device_metrics(metrics: &Metrics) -> DeviceMetrics {
+    let counted = DeviceMetrics::default();
+    metrics.register(|registry| counted.register(registry));
+    counted
 }
 
 /// The order for the tiers that the settings name, whose metrics are the agent's.

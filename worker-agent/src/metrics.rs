@@ -166,6 +166,22 @@ impl PairMetrics {
     }
 }
 
+/// Devices of the agent's machine. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceMetrics {
+    /// Devices of the CUDA driver; 0 without a driver.
+    pub(crate) cuda_devices: Gauge,
+}
+
+impl DeviceMetrics {
+    /// Makes the gauge known to the process's registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("stator_agent");
+        let help = "Devices of the CUDA driver, 0 without a driver";
+        registry.register("cuda_devices", help, self.cuda_devices.clone());
+    }
+}
+
 /// Gauges of one worker, looked up once.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerGauges {
