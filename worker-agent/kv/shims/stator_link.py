@@ -1,193 +1,217 @@
-"""The connection of a process of an engine to the agent that owns the host arena.
+"""An engine's connection to the agent that owns the host arena: what the shims beside this share.
 
-It knows the messages, which the agent's `connector/wire.rs` documents, and no engine: a shim beside
-this file translates for each engine. Nothing happens at import.
+The agent's `connector/wire.rs` documents the messages. A thread joins the agent and reads what it
+says. A call of the engine waits for that only in `ask`, for milliseconds.
 """
 
-import functools
-import logging
+import contextlib
+import hashlib
+import itertools
 import os
-import select
 import socket
 import struct
 import threading
 import time
+from collections import deque
 
 HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE = range(1, 9)
-WELCOME, REFUSED, FOUND, READY, GRANT, DUP, AGENT_PULSE, AGENT_BYE = range(65, 73)
-PROTOCOL, MORE = 1, 1
-KEY_BYTES, KEYS_MAX, ASK_KEYS_MAX = 36, 1024, 65536
-PACKET_BYTES_MAX, PACKETS_MAX = 65536, 1024
-# Longest wait of one call, and time between two attempts to connect.
-CALL_S, RETRY_S = 0.002, 1.0
+WELCOME, REFUSED, FOUND, READY, GRANT, DUP = range(65, 71)
+PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES = 2, 1024, 65536, 65536
+# Longest waits: of a call, of a request for FOUND and for READY, and until the agent is tried again.
+CALL_S, FOUND_S, READY_S, RETRY_S = 0.002, 0.05, 2.0, 1.0
+# What a pulse counts.
+LOADED, STORED, ASKS_LATE, LOADS_LATE, FAULTS = range(5)
 
 
 def guarded(**answers):
-    """Makes each of these methods take its link's lock, and answer this where it would raise.
+    """Has the public methods of a `Link` hold its lock, and answer so where they would raise."""
 
-    An exception would end the engine.
-    """
-
-    def guard(method, answer):
-        @functools.wraps(method)
-        def call(self, *args, **kwargs):
+    def guard(name, method, answer):
+        def call(self, *args):
             try:
-                with self.link.lock:
-                    return method(self, *args, **kwargs)
+                with self.lock:
+                    return method(self, *args)
             except Exception:
-                self.link.fault(method.__name__)
-                return answer() if callable(answer) else answer
+                self.fault(name)
+                return answer(self, *args)
 
         return call
 
     def guard_all(owner):
-        for name, answer in answers.items():
-            setattr(owner, name, guard(getattr(owner, name), answer))
+        for name, method in list(vars(owner).items()):
+            if callable(method) and not name.startswith("_"):
+                setattr(owner, name, guard(name, method, answers.get(name, lambda *_: None)))
         return owner
 
     return guard_all
 
 
+class Ask:
+    """A question for the leading blocks of a prompt, and what is known of the answer."""
+
+    def __init__(self, number, boot, keys):
+        self.number, self.boot, self.began = number, boot, time.monotonic()
+        self.places = {key: place for place, key in enumerate(keys)}
+        # Slots of the first blocks, and how many more come.
+        self.ready, self.pending, self.is_found = [], 0, False
+
+
 class Link:
-    """A connection that comes back. The lock is held in all methods but `start`.
+    """A connection that comes back. `boot` names an agent's start, while that agent welcomes us."""
 
-    Its owner has `idle()`: no copy touches the arena; `joined(boot, slots, stride, fd)`;
-    `heard(kind, flags, number, body)`; and `counts()`: loaded, stored, late asks, late loads.
-    """
+    def __init__(self, path, hello, logger):
+        self.path, self.hello, self.logger = path, hello, logger
+        self.lock, self.ended, self.numbers = threading.RLock(), threading.Event(), itertools.count(1)
+        self.news = threading.Condition(self.lock)
+        self.peer = self.boot = self.namespace = self.said = None
+        self.asks, self.credit, self.counts = {}, deque(), [0] * 5
+        self.slots = self.prefill_us = self.pulse_due = self.heard = 0
 
-    def __init__(self, owner, path, hello, logger=logging.getLogger(__name__)):
-        self.owner, self.path, self.hello, self.logger = owner, path, hello, logger
-        self.lock, self.ended, self.off = threading.RLock(), threading.Event(), not path
-        # The agent's start, while there is a connection that it has welcomed.
-        self.socket = self.boot = self.namespace = self.said = None
-        self.slots = self.epoch = self.prefill_us = self.faults = self.silent = 0
-        self.tried = -RETRY_S
-
-    def start(self):
-        """Connects now, if there is an agent, and from then on whenever there is one."""
-        try:
-            if not self.off:
-                threading.Thread(target=self.tick, name="stator-link", daemon=True).start()
-            deadline = time.monotonic() + RETRY_S
-            with self.lock:
-                self.pump()
-                while self.socket and not self.boot and time.monotonic() < deadline:
-                    self.pump(CALL_S)
-        except Exception:
-            self.fault("start")
-
-    def tick(self):
-        """Once a second: joins an agent that came, and tells it that the engine lives."""
-        while not self.ended.wait(RETRY_S):
-            try:
-                with self.lock:
-                    self.pump()
-                    if self.boot:
-                        counts = (*self.owner.counts(), self.faults)
-                        self.send(PULSE, self.boot + struct.pack("<II5Q", self.prefill_us, 0, *counts))
-                    elif self.socket and time.monotonic() - self.tried > RETRY_S:
-                        self.drop("it does not answer HELLO")
-            except Exception:
-                self.fault("tick")
-
-    def pump(self, wait_s=0.0):
-        """Reads what the agent sent, after at most `wait_s`; connects where that is due."""
-        try:
-            if self.off or not (self.socket or self.connect()):
-                return
-            if wait_s:
-                self.poll(select.POLLIN, wait_s)
-            for _ in range(PACKETS_MAX):
-                if not self.socket:
-                    return
-                packet, fds, _, _ = socket.recv_fds(self.socket, PACKET_BYTES_MAX, 1)
-                try:
-                    self.receive(packet, fds)
-                finally:
-                    for fd in fds:
-                        os.close(fd)
-        except BlockingIOError:
-            pass
-        except (OSError, ValueError, struct.error) as error:
-            self.drop(error)
-
-    def connect(self):
-        now = time.monotonic()
-        # HELLO is a promise that no copy of an earlier connection touches the arena any more.
-        if now - self.tried < RETRY_S or not self.owner.idle():
-            return False
-        self.tried, self.silent, self.epoch = now, 0, self.epoch + 1
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.setblocking(False)
-        self.socket.connect(self.path)
-        self.socket.send(struct.pack("<HHIQ", HELLO, 0, len(self.hello), 0) + self.hello)
+    def is_idle(self):
+        """Whether no copy of an earlier connection runs any more, which HELLO promises."""
         return True
 
-    def receive(self, packet, fds):
-        if not packet:
-            raise ConnectionError("it closed the connection")
-        kind, flags, _, number = struct.unpack_from("<HHIQ", packet)
-        body, self.silent = packet[16:], 0
-        if kind == WELCOME and fds:
-            boot, self.slots, _, stride = struct.unpack("<16sIIQ", body)
-            self.owner.joined(boot, self.slots, stride, fds[0])
-            self.boot, self.said = boot, None
-            self.logger.info("KV tiers: the agent at %s has %d slots", self.path, self.slots)
-            if self.namespace:
-                self.send(RESET, self.namespace)
-        elif kind == REFUSED:
-            raise ConnectionError("it refused: " + body[8:].decode(errors="replace"))
-        elif kind == AGENT_BYE:
-            raise ConnectionError("it ends")
-        else:
-            self.owner.heard(kind, flags, number, body)
+    def _joined(self, boot, slots, stride, fd):
+        """Maps an agent's arena, before it may be used. Called without the lock: it may take long."""
 
-    def read_slots(self, body, at):
-        """A count and as many slots. A copy to or from outside the arena would harm the engine."""
-        count, = struct.unpack_from("<I", body, at)
-        slots = struct.unpack_from(f"<{count}I", body, at + 4)
+    def start(self):
+        """Joins the agent if there is one, and from then on whenever there is one."""
+        threading.Thread(target=self._run, name="stator-link", daemon=True).start()
+        with self.lock:
+            self.news.wait_for(lambda: self.boot or self.said, RETRY_S)
+
+    def _run(self):
+        while not self.ended.is_set():
+            try:
+                if self.is_idle():
+                    self._converse()
+            except Exception as why:
+                with self.lock:
+                    self.peer = None
+                    self._leave()
+                    if str(why) != self.said and not self.ended.is_set():
+                        self.logger.warning("KV tiers are off until %s answers: %s", self.path, why)
+                    self.said = str(why)
+                    self.news.notify_all()
+            self.ended.wait(RETRY_S)
+
+    def _converse(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            for option, limit_ms in ((socket.SO_RCVTIMEO, 1000), (socket.SO_SNDTIMEO, 10)):
+                limit = struct.pack("ll", limit_ms // 1000, limit_ms % 1000 * 1000)
+                peer.setsockopt(socket.SOL_SOCKET, option, limit)
+            peer.connect(self.path)
+            peer.send(struct.pack("<HHIQ", HELLO, 0, len(self.hello), 0) + self.hello)
+            while not self.ended.is_set():
+                with contextlib.suppress(BlockingIOError):
+                    packet, fds, _, _ = socket.recv_fds(peer, PACKET_BYTES, 1)
+                    self._take(peer, packet, fds)
+                with self.lock:
+                    if self.boot and time.monotonic() >= self.pulse_due:
+                        self.pulse_due = time.monotonic() + RETRY_S
+                        pulse = struct.pack("<II5Q", self.prefill_us, 0, *self.counts)
+                        self._send(PULSE, self.boot + pulse)
+
+    def _take(self, peer, packet, fds):
+        if not packet:
+            raise ConnectionError("the connection is closed")
+        kind, _, _, number = struct.unpack_from("<HHIQ", packet)
+        body = packet[16:]
+        if kind == REFUSED:
+            raise ConnectionError(body[8:].decode(errors="replace"))
+        if kind == WELCOME:
+            boot, slots, _, stride = struct.unpack("<16sIIQ", body)
+            self._joined(boot, slots, stride, *fds)
+            os.close(*fds)
+        with self.lock:
+            self.heard = time.monotonic()
+            if kind == WELCOME:
+                self.peer, self.boot, self.slots, self.pulse_due, self.said = peer, boot, slots, 0, None
+                self.asks, self.credit, self.counts = {}, deque(), [0] * 5
+                self.logger.info("KV tiers: the agent at %s has %d slots", self.path, slots)
+                if self.namespace:
+                    self._send(RESET, self.namespace)
+            elif kind in (GRANT, DUP):
+                self.credit.extend(self._slots(body[4:]))
+            elif kind in (FOUND, READY) and (ask := self.asks.get(number)):
+                ask.ready += self._slots(body[8:])
+                ask.pending, ask.is_found = struct.unpack_from("<I", body)[0], True
+            self.news.notify_all()
+
+    def _slots(self, body):
+        """A copy to or from outside the arena would harm the engine."""
+        slots = struct.unpack(f"<{len(body) // 4}I", body)
         if max(slots, default=-1) >= self.slots:
             raise ValueError("a slot outside the arena")
         return slots
 
-    def send(self, kind, body=b"", number=0):
-        packet = struct.pack("<HHIQ", kind, 0, len(body), number) + body
+    def _send(self, kind, body=b"", number=0):
         try:
-            if self.socket:
-                self.socket.send(packet)
-        except BlockingIOError:
-            self.poll(select.POLLOUT, CALL_S)
-            try:
-                self.socket.send(packet)
-            except OSError:
-                self.drop("it does not read")
-        except OSError as error:
-            self.drop(error)
+            if self.peer:
+                self.peer.send(struct.pack("<HHIQ", kind, 0, len(body), number) + body)
+        except OSError:
+            self._leave()
 
-    def poll(self, events, wait_s):
-        poll = select.poll()
-        poll.register(self.socket, events)
-        poll.poll(wait_s * 1e3)
+    def _leave(self):
+        """Ends this connection. The thread begins another when no copy runs."""
+        peer, self.peer, self.boot, self.asks = self.peer, None, None, {}
+        if peer:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
 
-    def drop(self, why):
-        # Said once, not every second.
-        if self.said != str(why):
-            self.logger.warning("KV tiers are off until the agent at %s comes: %s", self.path, why)
-        self.said, self.boot = str(why), None
-        if self.socket:
-            self.socket.close()
-        self.socket = None
+    def _ask(self, keys):
+        """Asks for the leading blocks of a prompt, if there is an agent, and waits a little."""
+        if not keys or not self.boot:
+            return None
+        ask = Ask(next(self.numbers), self.boot, keys[:ASK_KEYS_MAX])
+        self.asks[ask.number], keys = ask, list(ask.places)
+        for first in range(0, len(keys), KEYS_MAX):
+            part = keys[first : first + KEYS_MAX]
+            head = struct.pack("<4I", self.prefill_us, len(keys), first, len(part))
+            self._send(ASK, head + b"".join(part), ask.number)
+        self.news.wait_for(lambda: ask.is_found or ask.number not in self.asks, CALL_S)
+        return ask
+
+    def _is_open(self, ask):
+        """Whether an ask's slots are ours. Gives up an ask that is late, an agent that is silent."""
+        now = time.monotonic()
+        is_settled = not ask or ask.is_found and not ask.pending
+        if not is_settled and now > ask.began + (READY_S if ask.is_found else FOUND_S):
+            self.counts[LOADS_LATE if ask.is_found else ASKS_LATE] += ask.number in self.asks
+            self._end(ask)
+            if now > self.heard + READY_S:
+                self._leave()
+        return ask is not None and self.asks.get(ask.number) is ask
+
+    def _end(self, ask):
+        """The slots of an ask are not needed any more."""
+        if ask and self.asks.pop(ask.number, None):
+            self._send(END, number=ask.number)
+
+    def _filled(self, entries):
+        """Hands over slots that have been filled: key, slot and depth of each."""
+        for first in range(0, len(entries), KEYS_MAX):
+            part = entries[first : first + KEYS_MAX]
+            body = b"".join(key + struct.pack("<II", slot, depth) for key, slot, depth in part)
+            self._send(FILLED, struct.pack("<I", len(part)) + body)
+        self.counts[STORED] += len(entries)
 
     def fault(self, entry):
-        """Turns the tiers off for good; the exception is the one that is being handled."""
-        self.faults += 1
+        """Ends the tiers for good because of the exception that is being handled."""
+        self.counts[FAULTS] += 1
         self.logger.exception("KV tiers are off until the engine restarts: %s failed", entry)
-        self.close()
+        self.shutdown()
 
-    def close(self):
-        """The agent keeps what copies may still touch until this process has ended."""
-        self.off, self.boot = True, None
-        self.ended.set()
-        if self.socket:
-            self.socket.close()
-        self.socket = None
+    def shutdown(self):
+        """Leaves for good. The agent keeps what copies may touch until this process has ended."""
+        with self.lock:
+            self.ended.set()
+            self._leave()
+
+
+def hello(role, rank, world, tokens, row_bytes, engine, form):
+    """HELLO of a scheduler, with `role` 0, or of a worker that maps the arena, with 1."""
+    engine, form = engine.encode()[:256], form.encode(errors="replace")
+    fingerprint, form = hashlib.sha256(form).digest(), form[:1024].decode(errors="ignore").encode()
+    head = (PROTOCOL, role, rank, world, tokens, 0, row_bytes, fingerprint, os.urandom(16))
+    return struct.pack("<6IQ32s16sII", *head, len(engine), len(form)) + engine + form

@@ -1,256 +1,238 @@
 """Lets vLLM 0.32 keep KV in the host arena of a Stator agent.
 
 vLLM's `OffloadingConnector` decides when blocks are copied, and fences them; the agent decides
-which blocks are kept, and where. No KV goes through Python: the arena is a memory file of the
-agent's, which each worker maps, and copies to and from (`vllm_0_32_worker.py`).
-
-An exception would end the engine, so none leaves this file: each entry catches, counts, and turns
-the tiers off. The engine serves without an agent, and joins it when it comes. A call waits for the
-agent for milliseconds at most, a request for two seconds.
+which blocks are kept, and where. Each worker maps the arena, a memory file of the agent's. An
+exception would end the engine: each entry catches it, counts it, and turns the tiers off.
 """
 
 import hashlib
 import itertools
+import mmap
 import os
-import struct
+import pathlib
 import time
-from collections import deque
-from dataclasses import dataclass, field
 
-from stator_link import (
-    ASK, ASK_KEYS_MAX, CALL_S, DUP, END, FILLED, FOUND, GRANT, KEYS_MAX, MORE, PROTOCOL, READY,
-    RESET, Link, guarded)
+import numpy as np
+import torch
+from stator_link import LOADED, Link, guarded, hello
 from vllm import __version__
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload import base
-from vllm.v1.kv_offload.base import LookupResult
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
-from vllm_0_32_worker import Slots, Worker
+from vllm.v1.kv_offload.base import LookupResult, TransferResult
+from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 logger = init_logger(f"vllm.{__name__}")
 
-# Longest waits of a request: for the answer to its ask, and for blocks that are on their way.
-FOUND_S, READY_S = 0.05, 2.0
-# Asks in a row without an answer, after which nothing is asked until the agent says something.
-SILENT_MAX = 3
-# Steps after a reset of the cache in which copies of before may still run.
-RESET_STEPS = 16
-# Words for the form of the KV, put into the extra configuration by the connector for the spec.
-FORM = "stator_form"
+# Steps after a reset of the cache in which copies of before may still run, and the name by which the
+# connector hands the spec words for the form of the KV.
+RESET_STEPS, FORM = 16, "stator_form"
 
 
-class Request:
-    """A request of the scheduler's. `hashes` grows with its tokens."""
+class Slots(base.BlockIDsLoadStoreSpec):
+    """Slots of the arena that an agent made at its start `boot`."""
 
-    def __init__(self, hashes):
-        self.hashes, self.has_failed, self.ask = hashes, False, None
-
-
-class Ask:
-    """A question for a request's blocks, and what is known of the answer."""
-
-    def __init__(self, number, keys, link):
-        self.number, self.boot, self.epoch = number, link.boot, link.epoch
-        self.places = {key: place for place, key in enumerate(keys)}
-        # Slots of the first blocks; how many more come; how many there were or were to come.
-        self.ready, self.pending, self.held = [], 0, 0
-        self.is_found, self.is_late, self.has_ended, self.since = False, False, False, {}
+    def __init__(self, boot=b"", slots=()):
+        super().__init__(list(slots))
+        self.boot = boot
 
 
-@guarded(
-    arrive=None, lookup=LookupResult.MISS, prepare_load=Slots, complete_load=None,
-    prepare_store=lambda: base.PrepareStoreOutput([], Slots(), []), complete_store=None,
-    on_request_finished=None, on_schedule_end=None, reset_cache=None, step_begins=None,
-    step_ends=None, shutdown=None)
-class Manager(base.OffloadingManager):
+@guarded(lookup=lambda *_: LookupResult.MISS, prepare_load=lambda *_: Slots(),
+         prepare_store=lambda *_: base.PrepareStoreOutput([], Slots(), []))
+class Manager(Link, base.OffloadingManager):
     """Answers the scheduler from what the agent said: one ASK a request, slots in advance."""
 
     def __init__(self, spec):
-        self.link, self.spec = Link(self, spec.path, spec.hello(role=0), logger), spec
-        # Requests by id; asks by number, and by request while it is loaded.
-        self.requests, self.asks, self.loads, self.numbers = {}, {}, {}, itertools.count(1)
-        # Slots to fill; slots that are being filled, by key; keys whose copy failed.
-        self.credit, self.stores, self.bad = deque(), {}, set()
-        self.steps, self.quiet_until, self.begun, self.last_end = 0, 0, deque(maxlen=64), 0.0
-        self.loaded = self.stored = self.asks_late = self.loads_late = 0
+        super().__init__(spec.path, spec.hello(0), logger)
+        self.spec = spec
+        # Hashes and ask of each request; its ask while it is loaded; slots being filled, by key.
+        self.hashes, self.told, self.loads, self.stores = {}, {}, {}, {}
+        # Whether a load may follow a lookup of this step; start and tokens of the last step.
+        self.may_load, self.steps, self.quiet_until, self.last = False, 0, 0, (0.0, 0)
+        self.start()
 
-    def idle(self):
-        return not self.stores and not self.loads and self.steps >= self.quiet_until
-
-    def counts(self):
-        return self.loaded, self.stored, self.asks_late, self.loads_late
-
-    def joined(self, boot, slots, stride, fd):
-        self.credit.clear()
-        self.asks.clear()
-        self.loaded = self.stored = self.asks_late = self.loads_late = 0
-
-    def heard(self, kind, flags, number, body):
-        if kind in (GRANT, DUP):
-            self.credit.extend(self.link.read_slots(body, 0))
-        elif kind in (FOUND, READY) and (ask := self.asks.get(number)):
-            ask.pending, = struct.unpack_from("<I", body)
-            ask.ready.extend(self.link.read_slots(body, 4))
-            ask.held = max(ask.held, len(ask.ready) + ask.pending)
-            ask.is_found = ask.is_found or not flags & MORE
-            if ask.is_found and ask.has_ended:
-                del self.asks[number]
+    def is_idle(self):
+        return not (self.may_load or self.loads or self.stores or self.steps < self.quiet_until)
 
     def arrive(self, request):
-        self.link.pump()
-        self.requests[request.request_id] = kept = Request(request.block_hashes)
-        self.ask(kept)
+        self.hashes[request.request_id] = request.block_hashes
+        self._inquire(request.request_id)
 
-    def ask(self, request):
-        """The request's ask; a new one where it has none, or came back after it was scheduled."""
-        link, step, ask = self.link, self.spec.hashes_per_chunk, request.ask
-        if request.has_failed or not link.boot:
-            return None
-        if ask and ask.epoch == link.epoch and not ask.has_ended:
-            return ask
-        hashes = itertools.islice(request.hashes, step - 1, step * ASK_KEYS_MAX, step)
-        keys = [value + self.spec.group for value in hashes]
-        if not keys or link.silent >= SILENT_MAX:
-            return None
-        request.ask = ask = Ask(next(self.numbers), keys, link)
-        self.asks[ask.number] = ask
-        for first in range(0, len(keys), KEYS_MAX):
-            part = keys[first : first + KEYS_MAX]
-            head = struct.pack("<4I", link.prefill_us, len(keys), first, len(part))
-            link.send(ASK, head + b"".join(part), ask.number)
-        return ask
-
-    def end(self, ask):
-        """The slots of the answer are not needed any more."""
-        if ask and not ask.has_ended:
-            ask.has_ended = True
-            # The answer may still come: it says which blocks need not be stored.
-            if ask.is_found:
-                self.asks.pop(ask.number, None)
-            if ask.epoch == self.link.epoch:
-                self.link.send(END, number=ask.number)
+    def _inquire(self, request):
+        """Once for each request and preemption: what failed to load is not offered again."""
+        step = self.spec.hashes_per_chunk
+        keys = [value + self.spec.group for value in self.hashes[request][step - 1 :: step]]
+        self.told[request] = self._ask(keys)
 
     def lookup(self, key, req_context):
-        request = self.requests.get(req_context.req_id)
-        ask = request and self.ask(request)
-        place = ask.places.get(key) if ask else None
-        if place is None:
+        ask = self.told.get(req_context.req_id)
+        place = ask.places.get(key) if self._is_open(ask) else None
+        if place is None or ask.is_found and place >= len(ask.ready) + ask.pending:
             return LookupResult.MISS
-        if place >= len(ask.ready) and not ask.is_late and (ask.pending or not ask.is_found):
-            self.listen(ask)
-        if place < len(ask.ready):
-            return LookupResult.HIT
-        if ask.is_late or ask.is_found and place >= len(ask.ready) + ask.pending:
-            return LookupResult.MISS
-        return LookupResult.HIT_PENDING if ask.is_found else LookupResult.RETRY
-
-    def listen(self, ask):
-        """Reads what came. The first call waits a little: to be asked again takes a whole step."""
-        now, is_first, link = time.monotonic(), not ask.since, self.link
-        since = ask.since.setdefault(ask.is_found, now)
-        link.pump()
-        while is_first and link.boot and not ask.is_found and time.monotonic() < now + CALL_S:
-            link.pump(CALL_S)
-        if ask.is_found not in ask.since:
-            return
-        if now - since > (READY_S if ask.is_found else FOUND_S) or not link.boot:
-            ask.is_late = True
-            self.loads_late += ask.is_found
-            self.asks_late += not ask.is_found
-            link.silent += not ask.is_found
-
-    def get_load_source(self, key, req_context):
-        return CacheHitSource.HOST
+        if place >= len(ask.ready):
+            return LookupResult.HIT_PENDING if ask.is_found else LookupResult.RETRY
+        self.may_load = True
+        return LookupResult.HIT
 
     def prepare_load(self, keys, req_context):
-        ask = self.requests[req_context.req_id].ask
-        slots = [ask.ready[ask.places[key]] for key in keys]
-        if ask.epoch != self.link.epoch:
-            # Since the lookup, HELLO gave these slots back. The worker knows no arena of this name
-            # and says so, and the blocks are computed.
-            return Slots(b"", slots)
-        self.loads[req_context.req_id] = ask
-        self.loaded += len(slots)
-        return Slots(ask.boot, slots)
+        ask = self.loads[req_context.req_id] = self.told[req_context.req_id]
+        self.counts[LOADED] += len(keys)
+        return Slots(ask.boot, [ask.ready[ask.places[key]] for key in keys])
 
     def complete_load(self, keys, req_context):
-        request = self.requests.get(req_context.req_id)
-        if request and not self.bad.isdisjoint(keys):
-            request.has_failed = True
-        self.bad.difference_update(keys)
-        self.end(self.loads.pop(req_context.req_id, None))
+        self._end(self.loads.pop(req_context.req_id, None))
 
     def prepare_store(self, keys, req_context):
-        self.link.pump()
-        request = self.requests.get(req_context.req_id)
-        ask = request and request.ask
-        held = ask.held if ask and ask.epoch == self.link.epoch else 0
-        new = (key for key in keys if key not in self.stores)
-        new = [key for key in new if not held or ask.places.get(key, held) >= held]
-        taken = new[: len(self.credit)] if self.link.boot else []
-        slots = [self.credit.popleft() for _ in taken]
-        self.stores.update(zip(taken, slots))
-        return base.PrepareStoreOutput(taken, Slots(self.link.boot, slots), [])
+        ask = self.told.get(req_context.req_id)
+        held = set(itertools.islice(ask.places, len(ask.ready) + ask.pending)) if ask else ()
+        new = [key for key in keys if key not in held and key not in self.stores]
+        new = new[: len(self.credit)] if self.boot else []
+        slots = [self.credit.popleft() for _ in new]
+        self.stores.update(zip(new, slots))
+        return base.PrepareStoreOutput(new, Slots(self.boot, slots), [])
 
     def complete_store(self, keys, req_context, success=True):
-        filled = []
-        for key in keys:
-            slot, end = self.stores.pop(key, None), req_context.get_offload_key_position(key)
-            if slot is not None and success and end and key not in self.bad:
-                filled.append(key + struct.pack("<II", slot, end // self.spec.chunk - 1))
-            elif slot is not None:
-                self.credit.append(slot)
-        self.bad.difference_update(keys)
-        self.stored += len(filled)
-        for first in range(0, len(filled), KEYS_MAX):
-            part = filled[first : first + KEYS_MAX]
-            self.link.send(FILLED, struct.pack("<I", len(part)) + b"".join(part))
+        depth = lambda key: req_context.get_offload_key_position(key) // self.spec.chunk - 1
+        self._filled([(key, self.stores.pop(key), depth(key)) for key in keys if key in self.stores])
 
     def on_new_request(self, req_context):
         return base.RequestOffloadingContext()
 
     def on_request_finished(self, req_context):
-        request = self.requests.pop(req_context.req_id, None)
-        if request and request.ask and req_context.req_id not in self.loads:
-            self.end(request.ask)
-            self.asks.pop(request.ask.number, None)
+        self.hashes.pop(req_context.req_id, None)
+        ask = self.told.pop(req_context.req_id, None)
+        if req_context.req_id not in self.loads:
+            self._end(ask)
 
     def on_schedule_end(self, context):
-        self.steps += 1
+        self.steps, self.may_load = self.steps + 1, False
         # Who is scheduled without a load needs none any more.
-        for request in context.new_req_ids:
-            if request in self.requests and request not in self.loads:
-                self.end(self.requests[request].ask)
+        for request in set(context.new_req_ids) - self.loads.keys():
+            self._end(self.told.get(request))
+        [self._inquire(request) for request in context.preempted_req_ids]
 
     def has_pending_work(self):
         return self.steps < self.quiet_until
 
     def reset_cache(self):
         """The blocks mean something else from here on. No copy of before is reported any more."""
-        self.stores, self.loads, self.bad = {}, {}, set()
-        self.quiet_until, self.link.namespace = self.steps + RESET_STEPS, os.urandom(16)
-        self.link.drop("the engine's cache was reset")
+        self.stores, self.loads, self.told, self.namespace = {}, {}, {}, os.urandom(16)
+        self.quiet_until = self.steps + RESET_STEPS
+        self._leave()
 
-    def step_begins(self, tokens):
-        self.begun.append((time.monotonic(), tokens))
+    def step(self, tokens):
+        """A step begins: the one before says how long a block takes to compute."""
+        (began, before), now = self.last, time.monotonic()
+        if before >= 2 * self.spec.chunk:
+            block_us = (now - began) * 1e6 * self.spec.chunk / before
+            self.prefill_us = int(((self.prefill_us or block_us) * 7 + block_us) / 8) or 1
+        self.last = now, tokens
 
-    def step_ends(self, failed, jobs):
-        """Learns which copies failed, and how long a block takes to compute."""
-        for job in failed:
-            self.bad.update(jobs[job].keys if job in jobs else ())
-        now = time.monotonic()
-        began, tokens = self.begun.popleft() if self.begun else (now, 0)
-        took_s, self.last_end = now - max(began, self.last_end), now
-        if tokens >= 2 * self.spec.chunk:
-            block_us = took_s * 1e6 * self.spec.chunk / tokens
-            before_us = self.link.prefill_us or block_us
-            self.link.prefill_us = int((7 * before_us + block_us) / 8) or 1
+
+class Region(SharedOffloadRegion):
+    """The agent's arena, in place of vLLM's own file. A slot has the parts of all workers."""
+
+    def __init__(self, fd, slots, stride, spec):
+        self.mmap_obj = mmap.mmap(fd, slots * stride)
+        self.page_size, self.num_chunks, self._row_stride = mmap.PAGESIZE, slots, stride
+        self.total_size_bytes, self.rank = slots * stride, spec.rank
+        self._worker_offset, self._worker_area_end = spec.rank * spec.page, (spec.rank + 1) * spec.page
+        self._base = torch.frombuffer(memoryview(self.mmap_obj), dtype=torch.int8)
+        self._views, self._canonical_offset, self.fd, self._creator = [], 0, None, False
+        self.is_pinned, self.pinned_addresses = False, []
+
+
+class CpuCopies:
+    """Copies within the call, on the platform that vLLM's own worker refuses. A slot has one block."""
+
+    def __init__(self, kv_caches, _, slots, region):
+        self.region, self.done = region, []
+        view = region.create_next_worker_view
+        self.pairs = [(of.tensor, view(of.page_size_bytes)) for of in kv_caches.tensors]
+
+    def submit_store(self, job, device, slots, is_load=False):
+        blocks, slots = (torch.from_numpy(of.block_ids.astype(np.int64)) for of in (device, slots))
+        for tensor, arena in self.pairs:
+            if is_load:
+                tensor[blocks] = arena[slots]
+            else:
+                arena[slots] = tensor[blocks]
+        self.done.append(TransferResult(job, True))
+
+    def submit_load(self, job, slots, device):
+        self.submit_store(job, device, slots, is_load=True)
+
+    def get_finished(self):
+        done, self.done = self.done, []
+        return done
+
+    def wait(self, jobs):
+        pass
 
     def shutdown(self):
-        self.link.close()
+        self.pairs.clear()
+        self.region.cleanup()
+
+
+@guarded(submit_store=lambda self, job, *_: self._failed(job), get_finished=lambda *_: [],
+         submit_load=lambda self, job, _, to: self._failed(job, to), take_bad_blocks=lambda *_: set())
+class Worker(Link, base.OffloadingWorker):
+    """Copies between the device and the arenas that jobs name.
+
+    vLLM takes no failed job: one that fails is reported as done. vLLM computes the blocks of a load;
+    the agent takes no slot once this link has ended.
+    """
+
+    def __init__(self, spec, kv_caches):
+        super().__init__(spec.path, spec.hello(1), logger)
+        self.spec, self.kv_caches, self.arenas = spec, kv_caches, {}
+        self.done, self.bad_blocks = [], set()
+        self.start()
+
+    def _joined(self, boot, slots, stride, fd):
+        is_cpu = current_platform.is_cpu()
+        if not is_cpu:
+            current_platform.set_device(self.kv_caches.tensors[0].tensor.device)
+        copies, blocks = CpuCopies if is_cpu else CPUOffloadingWorker, self.spec.blocks_per_chunk
+        self.arenas[boot] = copies(self.kv_caches, blocks, slots, Region(fd, slots, stride, self.spec))
+
+    def _arena(self, boot):
+        """The scheduler names one arena at a time, which all workers have mapped. Unmaps the others."""
+        for other in self.arenas.keys() - {boot, self.boot}:
+            self.arenas.pop(other).shutdown()
+        return self.arenas[boot]
+
+    def submit_store(self, job_id, src_spec, dst_spec):
+        self._arena(dst_spec.boot).submit_store(job_id, src_spec, dst_spec)
+        return True
+
+    def submit_load(self, job_id, src_spec, dst_spec):
+        self._arena(src_spec.boot).submit_load(job_id, src_spec, dst_spec)
+        return True
+
+    def _failed(self, job, load_to=None):
+        self.done.append(TransferResult(job, True))
+        self.bad_blocks.update(getattr(load_to, "block_ids", np.array([])).tolist())
+        return True
+
+    def get_finished(self):
+        done, self.done = self.done, []
+        return done + [result for arena in self.arenas.values() for result in arena.get_finished()]
+
+    def take_bad_blocks(self):
+        blocks, self.bad_blocks = self.bad_blocks, set()
+        return blocks
+
+    def wait(self, job_ids):
+        for arena in self.arenas.values():
+            arena.wait(job_ids)
+
+    def shutdown(self):
+        super().shutdown()
+        for arena in self.arenas.values():
+            arena.shutdown()
 
 
 class Spec(base.OffloadingSpec):
@@ -259,60 +241,35 @@ class Spec(base.OffloadingSpec):
     def __init__(self, config):
         super().__init__(config)
         extra, parallel = config.extra_config, config.parallel
+        self.path, self.replicated_layout = str(extra.get("stator_socket")), config.replicated_layout
         self.offload_prompt_only = bool(extra.get("offload_prompt_only", False))
-        self.replicated_layout = config.replicated_layout
-        copies, self.rank = parallel.world_size, parallel.rank
-        if config.replicated_layout:
-            # All ranks have the same bytes; the first stores them.
-            copies, self.rank = 1, 0
-        self.page = config.worker_kv_bytes_per_block * self.blocks_per_chunk
-        self.row_bytes = self.page * copies
-        self.chunk = self.tokens_per_block[0] * self.blocks_per_chunk
+        # Where all ranks have the same bytes, the first stores them.
+        copies, self.rank = (1, 0) if self.replicated_layout else (parallel.world_size, parallel.rank)
+        blocks, tokens = self.blocks_per_chunk, self.tokens_per_block[0]
+        self.page, self.chunk = config.worker_kv_bytes_per_block * blocks, tokens * blocks
         self.hashes_per_chunk = self.chunk // self.tokens_per_hash
-        self.group = config.groups[0].group_id.to_bytes(4, "big")
-        layout = f"chunk={self.chunk} page={self.page} copies={copies} layout={config.kv_cache_layout}"
-        self.form = f"{extra.get(FORM)} {layout}"
-        whys = {
-            "stator_socket is not given": not extra.get("stator_socket"),
-            "the connector of this file is needed": not extra.get(FORM),
-            "the model has several groups of KV": len(config.groups) > 1,
-            "canonical_layout is set": config.canonical_layout,
-            "blocks have no size": not self.page,
-            "--prefix-caching-hash-algo has to be sha256_cbor": "hash=sha256" not in self.form,
-        }
-        why = next((why for why, is_so in whys.items() if is_so), None)
-        if why:
-            logger.warning("KV tiers are off: %s", why)
-        self.path = None if why else extra["stator_socket"]
+        self.group, self.row_bytes = config.groups[0].group_id.to_bytes(4, "big"), self.page * copies
+        self.form = (
+            f"{extra.get(FORM)} chunk={self.chunk} page={self.page} copies={copies}"
+            f" groups={len(config.groups)} blocks={blocks}"
+            f" layout={config.kv_cache_layout} canonical={config.canonical_layout}")
 
     def hello(self, role):
-        parallel, engine = self.config.parallel, self.config.engine_id.encode()[:256]
-        form, rank = self.form.encode(errors="replace"), parallel.rank if role else 0
-        head = (PROTOCOL, role, rank, parallel.world_size, self.chunk, 0, self.row_bytes)
-        proof = hashlib.sha256(form).digest(), os.urandom(16)
-        form = form[:1024].decode(errors="ignore").encode()
-        return struct.pack("<6IQ32s16sII", *head, *proof, len(engine), len(form)) + engine + form
+        rank, world = self.config.parallel.rank if role else 0, self.config.parallel.world_size
+        return hello(role, rank, world, self.chunk, self.row_bytes, self.config.engine_id, self.form)
 
     def get_manager(self):
-        manager = Manager(self)
-        manager.link.start()
-        return manager
+        return Manager(self)
 
     def get_worker(self, kv_caches):
-        worker = Worker(self, kv_caches)
-        worker.link.start()
-        return worker
+        return Worker(self, kv_caches)
 
 
 class Connector(OffloadingConnector):
     """Named by `kv_connector`. It sees what the spec does not: requests whole, and steps."""
 
     def __init__(self, vllm_config, role, kv_cache_config):
-        try:
-            extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-            extra[FORM] = form_of(vllm_config)
-        except Exception:
-            logger.exception("KV tiers are off: the form of the KV is not known")
+        vllm_config.kv_transfer_config.kv_connector_extra_config[FORM] = form_of(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request):
@@ -320,52 +277,24 @@ class Connector(OffloadingConnector):
         self.connector_scheduler.manager.arrive(request)
 
     def build_connector_meta(self, scheduler_output):
-        self.connector_scheduler.manager.step_begins(scheduler_output.total_num_scheduled_tokens)
+        self.connector_scheduler.manager.step(scheduler_output.total_num_scheduled_tokens)
         return super().build_connector_meta(scheduler_output)
-
-    def update_connector_output(self, connector_output):
-        scheduler = self.connector_scheduler
-        failed = getattr(connector_output.kv_connector_worker_meta, "failed", ())
-        scheduler.manager.step_ends(failed, scheduler._jobs)
-        super().update_connector_output(connector_output)
-
-    def build_connector_worker_meta(self):
-        meta = super().build_connector_worker_meta()
-        failed = self.connector_worker.worker.take_failed() if meta else set()
-        return meta and Meta(meta.completed_jobs, meta.transfer_stats, failed)
 
     def get_block_ids_with_load_errors(self):
         worker = self.connector_worker and self.connector_worker.worker
         return worker.take_bad_blocks() if worker else set()
 
 
-@dataclass
-class Meta(OffloadingWorkerMetadata):
-    """Also has the jobs that some worker failed."""
-
-    failed: set[int] = field(default_factory=set)
-
-    def aggregate(self, other):
-        meta = super().aggregate(other)
-        return Meta(meta.completed_jobs, meta.transfer_stats, self.failed | other.failed)
-
-
 def form_of(vllm_config):
     """All that decides the bytes of a block and the hash that names it, beside its layout."""
-    model, cache, parallel = (
-        vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config)
-    config = os.path.join(model.model, "config.json")
-    if os.path.exists(config):
-        with open(config, "rb") as file:
-            config = hashlib.sha256(file.read()).hexdigest()[:16]
-    words = {
-        "vllm": __version__, "platform": current_platform.device_type, "model": model.model,
-        "revision": model.revision, "config": config, "quantization": model.quantization,
-        "dtype": model.dtype, "kv": cache.cache_dtype, "heads": model.get_total_num_kv_heads(),
-        "dim": model.get_head_size(), "layers": model.get_total_num_hidden_layers(),
-        "block": cache.block_size, "tp": parallel.tensor_parallel_size,
-        "pp": parallel.pipeline_parallel_size, "dcp": parallel.decode_context_parallel_size,
-        "attention": vllm_config.attention_config.backend,
-        "hash": cache.prefix_caching_hash_algo, "seed": os.environ.get("PYTHONHASHSEED", "none"),
-    }
-    return " ".join(f"{name}={value}" for name, value in words.items())
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    parallel = vllm_config.parallel_config
+    config = pathlib.Path(model.model, "config.json")
+    digest = hashlib.sha256(config.read_bytes()).hexdigest()[:16] if config.exists() else "none"
+    return (
+        f"vllm={__version__} platform={current_platform.device_type} model={model.model}"
+        f" revision={model.revision} config={digest} quantization={model.quantization}"
+        f" dtype={model.dtype} kv={cache.cache_dtype} tp={parallel.tensor_parallel_size}"
+        f" pp={parallel.pipeline_parallel_size} dcp={parallel.decode_context_parallel_size}"
+        f" attention={vllm_config.attention_config.backend}"
+        f" hash={cache.prefix_caching_hash_algo} seed={os.environ.get('PYTHONHASHSEED', 'none')}")

@@ -5,6 +5,7 @@
 //!
 //! - `serve`: a connection from HELLO to its end. - `session`: what a scheduler wants of the cache.
 //! - `filler`: checksums of what it filled, and new grants. - `outbox`: answers, in order.
+//! - `form`: KV that no agent can keep.
 //! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
 
 mod decode;
@@ -13,6 +14,8 @@ mod elsewhere;
 mod encode;
 #[cfg(target_os = "linux")]
 mod filler;
+#[cfg(target_os = "linux")]
+mod form;
 pub mod names;
 #[cfg(target_os = "linux")]
 mod outbox;

@@ -1,8 +1,21 @@
 //! Files that run inside engines, for agents that start these.
 
-/// Modules for vLLM 0.32 by their file names, for a folder on its Python path.
-pub const VLLM_0_32: [(&str, &str); 3] = [
+/// Modules that engines load, by their file names, for a folder on the engines' Python path.
+pub const MODULES: [(&str, &str); 2] = [
     ("stator_link.py", include_str!("../shims/stator_link.py")),
     ("vllm_0_32.py", include_str!("../shims/vllm_0_32.py")),
-    ("vllm_0_32_worker.py", include_str!("../shims/vllm_0_32_worker.py")),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Code that runs inside engines is to be read in one go.
+    #[test]
+    fn a_module_has_300_lines_at_most() {
+        for (name, text) in MODULES {
+            let lines = text.lines().count();
+            assert!(lines <= 300, "{name}: {lines} lines");
+        }
+    }
+}

@@ -77,7 +77,7 @@ impl TierService {
 /// Writes what engines load into the folder, which is made for this user alone where it is missing.
 fn write_modules(folder: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    shims::VLLM_0_32.iter().try_for_each(|(name, text)| {
+    shims::MODULES.iter().try_for_each(|(name, text)| {
         // An engine may be loading the file of an agent before: it sees the old one or the new one.
         let new = folder.join(format!("{name}.new"));
         std::fs::write(&new, text)?;

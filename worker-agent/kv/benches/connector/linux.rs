@@ -138,7 +138,7 @@ fn join(path: &Path) -> OwnedFd {
     let hello = Hello {
         role: ShimRole::Scheduler,
         rank: 0,
-        world: 1,
+        world: 0,
         block_tokens: 16,
         prefill_us: 0,
         row_bytes: FORM.block_bytes as u64,

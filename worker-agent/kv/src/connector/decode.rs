@@ -2,7 +2,7 @@
 
 use super::wire::{
     ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES,
-    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, MORE, PROTOCOL, RefusalCode, ShimMessage, ShimPulse,
+    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, PROTOCOL, RefusalCode, ShimMessage, ShimPulse,
     ShimRole, TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
@@ -70,8 +70,7 @@ impl AgentMessage {
     pub fn decode(packet: &[u8]) -> Result<Self, MessageError> {
         let (header, mut body) = Header::read(packet)?;
         let of_request = matches!(header.kind, kind::FOUND | kind::READY);
-        let flags = if of_request { MORE } else { 0 };
-        if header.flags & !flags != 0 || (!of_request && header.request != 0) {
+        if header.flags != 0 || (!of_request && header.request != 0) {
             return Err(MessageError::Header);
         }
         let message = match header.kind {
@@ -113,8 +112,7 @@ fn read_hello(body: &mut Body<'_>) -> Result<Hello, MessageError> {
     let engine = body.text(engine_bytes)?;
     let form = body.text(form_bytes)?;
     let possible = [
-        ("world", world > 0),
-        ("rank", rank < world),
+        ("rank", rank < world.max(1)),
         ("block tokens", block_tokens > 0),
         ("row bytes", row_bytes > 0),
         ("engine", !engine.is_empty()),
@@ -189,9 +187,8 @@ fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, MessageError> {
 }
 
 fn read_progress(header: Header, body: &mut Body<'_>) -> Result<AskProgress, MessageError> {
-    let more = header.flags & MORE != 0;
     let pending = body.u32()?;
-    Ok(AskProgress { request: header.request, more, pending, slots: body.slots()? })
+    Ok(AskProgress { request: header.request, pending, slots: body.slots()? })
 }
 
 struct Header {

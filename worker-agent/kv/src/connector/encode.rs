@@ -1,8 +1,8 @@
 //! Messages to bytes.
 
 use super::wire::{
-    AgentMessage, AskFrame, AskProgress, EngineKey, FilledSlot, HEADER_BYTES, Hello, MORE,
-    PROTOCOL, RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, Welcome, kind,
+    AgentMessage, AskFrame, AskProgress, EngineKey, FilledSlot, HEADER_BYTES, Hello, PROTOCOL,
+    RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -98,7 +98,7 @@ fn encode_refused(reason: RefusalCode, text: &str) -> Vec<u8> {
 }
 
 fn encode_progress(kind: u16, progress: &AskProgress) -> Vec<u8> {
-    let packet = Packet::new(kind, progress.request).flags(if progress.more { MORE } else { 0 });
+    let packet = Packet::new(kind, progress.request);
     packet.u32(progress.pending).slots(&progress.slots).end()
 }
 
@@ -111,11 +111,6 @@ impl Packet {
         header[..2].copy_from_slice(&kind.to_le_bytes());
         header[8..].copy_from_slice(&request.to_le_bytes());
         Self(header)
-    }
-
-    fn flags(mut self, flags: u16) -> Self {
-        self.0[2..4].copy_from_slice(&flags.to_le_bytes());
-        self
     }
 
     fn bytes(mut self, bytes: &[u8]) -> Self {

@@ -103,19 +103,26 @@ impl EngineOutbox {
         false
     }
 
-    /// Cuts slots into as many messages as they need.
+    /// Cuts slots into as many messages as they need. Slots of the messages behind are on their way.
     fn send_progress(
         &self,
         state: &mut OutboxState,
         progress: &AskProgress,
-        message: fn(AskProgress) -> AgentMessage,
+        first: fn(AskProgress) -> AgentMessage,
     ) {
-        let &AskProgress { request, pending, ref slots, .. } = progress;
-        let parts = slots.len().div_ceil(KEYS_MAX).max(1);
-        for part in 0..parts {
-            let slots = slots.iter().skip(part * KEYS_MAX).take(KEYS_MAX).copied().collect();
-            let part = AskProgress { request, more: part + 1 < parts, pending, slots };
-            self.send_in(state, message(part).encode());
+        let &AskProgress { request, pending, ref slots } = progress;
+        let (mut message, mut behind) = (first, slots.as_slice());
+        loop {
+            let (now, later) = behind.split_at(behind.len().min(KEYS_MAX));
+            let pending = pending + later.len() as u32;
+            self.send_in(
+                state,
+                message(AskProgress { request, pending, slots: now.to_vec() }).encode(),
+            );
+            if later.is_empty() {
+                return;
+            }
+            (message, behind) = (AgentMessage::Ready, later);
         }
     }
 
@@ -163,7 +170,7 @@ mod tests {
     }
 
     fn progress(request: u64, pending: u32) -> AskProgress {
-        AskProgress { request, more: false, pending, slots: vec![SlotId(1)] }
+        AskProgress { request, pending, slots: vec![SlotId(1)] }
     }
 
     #[test]

@@ -19,22 +19,22 @@ use std::time::Duration;
 /// Longest wait for HELLO. Afterwards silence is fine: an engine that is stopped holds its slots
 /// whether it is connected or not.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks whether an engine's workers have come.
+const WORKERS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves a connection to its end.
 pub(super) fn serve(shared: &ConnectorState, link: &EngineLink) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    let guest = match introduce(link, &mut buffer) {
-        Ok((process, hello)) => Guest::welcome(shared, link, hello, process),
-        Err(Stranger::Refused(refused)) => Err(refused),
-        Err(Stranger::Ignored(reason)) => {
-            return tracing::warn!(%reason, "connection of a stranger closed");
-        }
-    };
+    let guest = introduce(link, &mut buffer)
+        .and_then(|(process, hello)| Guest::welcome(shared, link, hello, process));
     match guest {
         Ok(guest) => guest.stay(&mut buffer),
-        Err((reason, text)) => {
+        Err(Stranger::Refused((reason, text))) => {
             tracing::warn!(?reason, text, "engine refused");
             link.outbox.send(&AgentMessage::Refused { reason, text });
+        }
+        Err(Stranger::Ignored(reason)) => {
+            tracing::warn!(%reason, "connection of a stranger closed");
         }
     }
 }
@@ -78,6 +78,28 @@ fn introduce(link: &EngineLink, buffer: &mut [u8]) -> Result<(EngineProcess, Hel
     }
 }
 
+impl From<Refused> for Stranger {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+/// Waits until all workers of a scheduler's engine have mapped the arena.
+fn await_workers(
+    shared: &ConnectorState,
+    link: &EngineLink,
+    hello: &Hello,
+) -> Result<(), Stranger> {
+    while !shared.has_workers(hello) {
+        // The shim says nothing before WELCOME: whatever can be read is an end.
+        let mut end = [PollFd::new(link.outbox.connection(), PollFlags::IN)];
+        if !matches!(wait(&mut end, Some(WORKERS_PAUSE)), Ok(false)) {
+            return Err(Stranger::Ignored("gone before its workers came".into()));
+        }
+    }
+    Ok(())
+}
+
 /// A process of an engine that may use the arena.
 struct Guest<'a> {
     shared: &'a ConnectorState,
@@ -104,16 +126,19 @@ impl<'a> Guest<'a> {
         link: &'a EngineLink,
         hello: Hello,
         process: EngineProcess,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, Stranger> {
         if shared.links.lock().len() > shared.settings.connections_max {
             let text = format!("more than {} connections", shared.settings.connections_max);
-            return Err((RefusalCode::Crowded, text));
+            return Err((RefusalCode::Crowded, text).into());
         }
         let cache = shared.cache(&hello)?;
+        if hello.role == ShimRole::Scheduler {
+            await_workers(shared, link, &hello)?;
+        }
         let process = Arc::new(process);
         // Before WELCOME: from then on the process may touch the arena.
         if !shared.join(&hello, &process, link.number) {
-            return Err((RefusalCode::Crowded, "too many engines".into()));
+            return Err((RefusalCode::Crowded, "too many engines".to_owned()).into());
         }
         let arena = cache.arena();
         let credit = Credit::new(arena.slots(), shared.settings.credit_max);
@@ -204,6 +229,10 @@ impl<'a> Guest<'a> {
         match ShimMessage::decode(packet).map_err(|error| error.to_string())? {
             ShimMessage::Bye => return Ok(true),
             ShimMessage::Pulse(pulse) => self.pulse(pulse).map_err(|fault| fault.to_string())?,
+            // Whatever a worker failed to copy is in one of these slots.
+            ShimMessage::Filled(_) if !self.shared.has_workers(&self.hello) => {
+                return Err("a worker of the engine has gone".into());
+            }
             message => match &mut self.session {
                 Some(session) => session.on(message).map_err(|fault| fault.to_string())?,
                 None => return Err(ShimFault::Misplaced("a scheduler's message").to_string()),
@@ -216,8 +245,9 @@ impl<'a> Guest<'a> {
         if pulse.boot != self.shared.boot {
             return Err(ShimFault::Boot);
         }
-        if let Some(session) = &mut self.session {
-            session.pulse(&pulse);
+        match &mut self.session {
+            Some(session) => session.pulse(&pulse),
+            None => *self.link.maps.lock() = Some(self.hello.engine.clone()),
         }
         self.link.pulse(pulse);
         self.link.outbox.send(&AgentMessage::Pulse { boot: self.shared.boot });
@@ -236,7 +266,7 @@ fn session(
     let client = cache.connect(Arc::new(move |progress: crate::cache::Progress| {
         let request = progress.request.0;
         let (pending, slots) = (progress.pending as u32, progress.slots);
-        outbox.ready(AskProgress { request, more: false, pending, slots });
+        outbox.ready(AskProgress { request, pending, slots });
     }));
     let client = Arc::new(client);
     let credit = Credit::new(cache.arena().slots(), shared.settings.credit_max);

@@ -121,7 +121,8 @@ fn start(
     number: u64,
 ) -> io::Result<JoinHandle<()>> {
     let outbox = Arc::new(EngineOutbox::new(connection)?);
-    let link = Arc::new(EngineLink { number, outbox, seen: Default::default() });
+    let link =
+        Arc::new(EngineLink { number, outbox, seen: Default::default(), maps: Default::default() });
     shared.links.lock().insert(number, Arc::clone(&link));
     let run = {
         let shared = Arc::clone(shared);

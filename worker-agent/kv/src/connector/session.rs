@@ -137,7 +137,7 @@ impl SchedulerSession {
             return Err(ShimFault::OpenAlready(request));
         }
         let Some(names) = self.engine.add(ask)? else { return Ok(()) };
-        let nothing = AskProgress { request, more: false, pending: 0, slots: Vec::new() };
+        let nothing = AskProgress { request, pending: 0, slots: Vec::new() };
         if self.engine.open.len() == REQUESTS_MAX {
             self.outbox.send(&AgentMessage::Found(nothing));
             return Ok(());

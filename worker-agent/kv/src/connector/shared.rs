@@ -1,5 +1,6 @@
 //! State that the threads of a server share.
 
+use super::form::objection;
 use super::outbox::EngineOutbox;
 use super::quarantine::{Quarantine, SchedulerId};
 use super::settings::{ConnectorReport, ConnectorSettings, SchedulerReport};
@@ -42,6 +43,8 @@ pub(super) struct EngineLink {
     pub(super) outbox: Arc<EngineOutbox>,
     /// Set when a scheduler has said HELLO.
     pub(super) seen: Mutex<Option<SchedulerReport>>,
+    /// Id of the engine, when a worker of it has mapped the arena.
+    pub(super) maps: Mutex<Option<String>>,
 }
 
 /// Why an engine is refused, for programs and people.
@@ -52,6 +55,9 @@ impl ConnectorState {
     pub(super) fn cache(&self, hello: &Hello) -> Result<Arc<TieredCache>, Refused> {
         let bytes = usize::try_from(hello.row_bytes)
             .map_err(|_| (RefusalCode::NoCache, format!("rows of {} bytes", hello.row_bytes)))?;
+        if let Some(objection) = objection(&hello.form) {
+            return Err((RefusalCode::Form, objection.into()));
+        }
         let form = BlockForm { fingerprint: hello.fingerprint, block_bytes: bytes };
         // The lock is held while the cache opens: it is opened once, and others wait for it.
         let mut room = self.room.lock();
@@ -65,6 +71,15 @@ impl ConnectorState {
         tracing::info!(form = words, block_bytes = bytes, "cache opened for the KV of an engine");
         *room = Some(CacheRoom { form, words, cache: Arc::clone(&cache) });
         Ok(cache)
+    }
+
+    /// Whether all workers of a scheduler's engine have mapped the arena and are still there.
+    pub(super) fn has_workers(&self, hello: &Hello) -> bool {
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        let maps = |link: &&Arc<EngineLink>| {
+            link.maps.lock().as_ref() == Some(&hello.engine) && link.outbox.connection().is_open()
+        };
+        links.iter().filter(maps).count() >= hello.world as usize
     }
 
     /// Makes a process known, before it may touch the arena. What its promise frees is freed.

@@ -125,6 +125,13 @@ impl PacketSocket {
         }
     }
 
+    /// Whether the other end has not closed the connection.
+    pub(super) fn is_open(&self) -> bool {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::empty())];
+        // HUP and ERR are told unasked.
+        matches!(wait(&mut ends, Some(Duration::ZERO)), Ok(false))
+    }
+
     /// Ends both directions. Who waits for the connection sees its end.
     pub(super) fn shut(&self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);

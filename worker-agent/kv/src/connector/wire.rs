@@ -10,13 +10,15 @@
 //!    process that maps the arena has one more. Only the scheduler sends anything but HELLO, PULSE
 //!    and BYE.
 //! 2. The agent answers WELCOME, with the arena's memfd as `SCM_RIGHTS`, or REFUSED and closes. The
-//!    shim sends nothing more before.
-//!    The shim maps the memfd: slot `n` is at `n * stride` and holds `row_bytes` bytes.
+//!    shim sends nothing more before. Slot `n` of the memfd is at `n * stride` and holds `row_bytes`
+//!    bytes. A worker maps it and then sends PULSE. A scheduler hears WELCOME only once all `world`
+//!    workers of its engine have done so: no job names an arena that a worker does not know.
 //! 3. The agent sends GRANT: free slots that the engine may fill. It tops the grant up unasked.
 //! 4. For each request the shim sends ASK, gets FOUND and then zero or more READY, and sends END
 //!    when the request needs its slots no more. The slots of FOUND and READY are pinned until END.
 //! 5. When all ranks have filled a granted slot, the shim sends FILLED. The slot is the agent's
-//!    from then on, unless DUP gives it back: the agent had the block already.
+//!    from then on, unless DUP gives it back: the agent had the block already. A worker that could
+//!    not fill a slot has closed its connection before; the agent then takes no more of FILLED.
 //! 6. Once a second the shim sends PULSE, and the agent answers PULSE.
 //!
 //! **HELLO is a promise**: no copy that began under an earlier connection of this engine touches
@@ -32,7 +34,7 @@
 //! | at | field | type | |
 //! | --- | --- | --- | --- |
 //! | 0 | type | u16 | below |
-//! | 2 | flags | u16 | 0, or 1 ([`MORE`]) where said below |
+//! | 2 | flags | u16 | 0 |
 //! | 4 | length | u32 | bytes after the header |
 //! | 8 | request | u64 | number of the request in ASK, END, FOUND and READY; 0 elsewhere |
 //!
@@ -70,10 +72,10 @@
 //!
 //! | at | field | type | |
 //! | --- | --- | --- | --- |
-//! | 16 | protocol | u32 | 1 ([`PROTOCOL`]) |
+//! | 16 | protocol | u32 | 2 ([`PROTOCOL`]) |
 //! | 20 | role | u32 | 0 scheduler, 1 worker |
 //! | 24 | rank | u32 | rank of the worker; 0 for the scheduler |
-//! | 28 | world | u32 | number of workers |
+//! | 28 | world | u32 | number of workers; 0 for a scheduler that copies by itself |
 //! | 32 | block tokens | u32 | tokens of a block (of a chunk, where chunks are offloaded) |
 //! | 36 | prefill µs | u32 | time to compute one block, 0 if not known |
 //! | 40 | row bytes | u64 | bytes of a block with the parts of all workers |
@@ -99,16 +101,16 @@
 //!
 //! # From the agent
 //!
-//! | type | message | flags | after the header |
-//! | --- | --- | --- | --- |
-//! | 65 | WELCOME | 0 | `boot` 16 bytes, `slots` u32, `credit` u32, `stride` u64; one fd: the arena |
-//! | 66 | REFUSED | 0 | `reason` u32, `length` u32, `length` bytes of UTF-8 |
-//! | 67 | FOUND | 0 or 1 | `pending` u32, `count` u32, `count` x `slot` u32 |
-//! | 68 | READY | 0 or 1 | `pending` u32, `count` u32, `count` x `slot` u32 |
-//! | 69 | GRANT | 0 | `count` u32, `count` x `slot` u32 |
-//! | 70 | DUP | 0 | `count` u32, `count` x `slot` u32 |
-//! | 71 | PULSE | 0 | `boot` 16 bytes |
-//! | 72 | BYE | 0 | nothing |
+//! | type | message | after the header |
+//! | --- | --- | --- |
+//! | 65 | WELCOME | `boot` 16 bytes, `slots` u32, `credit` u32, `stride` u64; one fd: the arena |
+//! | 66 | REFUSED | `reason` u32, `length` u32, `length` bytes of UTF-8 |
+//! | 67 | FOUND | `pending` u32, `count` u32, `count` x `slot` u32 |
+//! | 68 | READY | `pending` u32, `count` u32, `count` x `slot` u32 |
+//! | 69 | GRANT | `count` u32, `count` x `slot` u32 |
+//! | 70 | DUP | `count` u32, `count` x `slot` u32 |
+//! | 71 | PULSE | `boot` 16 bytes |
+//! | 72 | BYE | nothing |
 //!
 //! - WELCOME: `boot` is random, one for each start of the agent. `credit` is the
 //!   most slots that the agent grants in advance; it begins with 64 and doubles the grant while the
@@ -116,9 +118,8 @@
 //! - REFUSED: `reason` is 1 protocol version, 2 form (fingerprint or row bytes), 3 the agent has no
 //!   cache for it, 4 too many connections.
 //! - FOUND: the slots of the leading blocks that are ready, in order. `pending` more blocks behind
-//!   them are on their way. Flag 1 says that another FOUND with further slots follows at once.
+//!   them are on their way: from a tier, to their checksum, or in the next message.
 //! - READY: further slots behind those sent before, in order, and how many are still on their way.
-//!   Flag 1 as in FOUND.
 //!   With `pending` 0 no READY follows: the blocks behind are misses. READY comes only after FOUND
 //!   with `pending` above 0. After END the shim ignores a READY that was under way.
 //! - GRANT: more slots for the engine to fill. They come on top of those it has.
@@ -130,7 +131,7 @@
 use crate::SlotId;
 
 /// Version of the protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Most keys, entries or slots of a message.
 pub const KEYS_MAX: usize = 4096;
 /// Most keys of a request.
@@ -139,8 +140,6 @@ pub const ASK_KEYS_MAX: usize = 65_536;
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of the longest message: FILLED with all its entries.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + 4 + KEYS_MAX * FILLED_BYTES;
-/// Flag: the message goes on in the next one.
-pub const MORE: u16 = 1;
 /// Most bytes of an engine's id.
 pub const ENGINE_BYTES_MAX: usize = 256;
 /// Most bytes of the words for a form, and of a refusal.
@@ -341,8 +340,6 @@ pub enum RefusalCode {
 pub struct AskProgress {
     /// Number of the request.
     pub request: u64,
-    /// Whether the next message goes on with further slots.
-    pub more: bool,
     /// Blocks that are on their way, behind the slots.
     pub pending: u32,
     /// Slots of blocks that are ready, behind those of the messages before.

@@ -41,9 +41,9 @@ fn another_protocol_is_refused_in_words() {
     let agent = Agent::new(8);
     let mut wire = ShimWire::connect(&agent.socket());
     let mut packet = ShimMessage::Hello(hello("a")).encode();
-    packet[16] = 2;
+    packet[16] = 1;
     wire.send_bytes(&packet);
-    let text = "the agent speaks protocol 1, not 2".to_owned();
+    let text = "the agent speaks protocol 2, not 1".to_owned();
     assert_eq!(wire.receive(), Some(AgentMessage::Refused { reason: RefusalCode::Protocol, text }));
 }
 
@@ -183,4 +183,53 @@ fn the_agent_sees_what_engines_tell() {
     let report = agent.server.as_ref().unwrap().report();
     assert_eq!((report.connections, report.quarantined), (1, 0));
     assert_eq!((report.schedulers[0].engine.as_str(), report.schedulers[0].pulse), ("a", pulse));
+}
+
+/// A scheduler, and the message that it gets first.
+fn scheduler(agent: &Agent, world: u32) -> ShimWire {
+    let wire = ShimWire::connect(&agent.socket());
+    wire.send(&ShimMessage::Hello(Hello { world, ..hello("a") }));
+    wire
+}
+
+#[test]
+fn a_scheduler_is_welcome_once_all_workers_have_mapped_the_arena() {
+    let agent = Agent::new(8);
+    let mut wire = scheduler(&agent, 2);
+    let worker = |rank| {
+        Shim::join(&agent.socket(), &Hello { role: ShimRole::Worker, rank, world: 2, ..hello("a") })
+    };
+    let (mut first, mut second) = (worker(0), worker(1));
+    first.pulse();
+    // Another engine's worker is no help.
+    let other = Hello { role: ShimRole::Worker, ..hello("b") };
+    Shim::join(&agent.socket(), &other).pulse();
+    assert!(!wire.has_message());
+    second.pulse();
+    assert!(matches!(wire.receive(), Some(AgentMessage::Welcome(_))));
+}
+
+#[test]
+fn a_scheduler_that_leaves_before_its_workers_come_is_forgotten() {
+    let agent = Agent::new(8);
+    drop(scheduler(&agent, 1));
+    until("it is gone", || agent.connections() == 0);
+    assert_eq!(agent.quarantined(), 0);
+}
+
+#[test]
+fn slots_of_an_engine_without_one_of_its_workers_are_not_taken() {
+    let agent = Agent::new(8);
+    let worker = Hello { role: ShimRole::Worker, world: 1, ..hello("a") };
+    let mut worker = Shim::join(&agent.socket(), &worker);
+    worker.pulse();
+    let mut shim = Shim::join(&agent.socket(), &Hello { world: 1, ..hello("a") });
+    shim.store(&[1]);
+    // It could not copy the next block, and says so by leaving.
+    drop(worker);
+    shim.fill(2);
+    while shim.wire.receive().is_some() {}
+    let mut other = agent.shim("b");
+    assert_eq!(other.ask(&[2]).slots, []);
+    assert_eq!(other.ask(&[1]).slots.len(), 1);
 }

@@ -112,7 +112,7 @@ pub(super) fn hello(engine: &str) -> Hello {
     Hello {
         role: ShimRole::Scheduler,
         rank: 0,
-        world: 1,
+        world: 0,
         block_tokens: 16,
         prefill_us: 0,
         row_bytes: BLOCK_BYTES as u64,
@@ -215,15 +215,15 @@ impl Shim {
                 .collect(),
         };
         frames.into_iter().for_each(|frame| self.wire.send(&ShimMessage::Ask(frame)));
-        let mut slots = Vec::new();
-        loop {
-            let AgentMessage::Found(mut found) = self.next() else { panic!("no FOUND") };
-            assert_eq!(found.request, self.request);
-            slots.append(&mut found.slots);
-            if !found.more {
-                return AskProgress { slots, ..found };
-            }
+        let AgentMessage::Found(mut found) = self.next() else { panic!("no FOUND") };
+        assert_eq!(found.request, self.request);
+        // A long answer goes on in READY.
+        while found.slots.len() % KEYS_MAX == 0 && !found.slots.is_empty() && found.pending > 0 {
+            let ready = self.ready();
+            found.slots.extend(ready.slots);
+            found.pending = ready.pending;
         }
+        found
     }
 
     pub(super) fn ready(&mut self) -> AskProgress {
@@ -271,6 +271,12 @@ impl ShimWire {
     /// Sends bytes, if the other end is still there.
     pub(super) fn send_bytes(&self, packet: &[u8]) {
         let _ = rustix::net::send(&self.0, packet, SendFlags::NOSIGNAL);
+    }
+
+    /// Whether a message waits, or the end.
+    pub(super) fn has_message(&self) -> bool {
+        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
     }
 
     /// The next message; none if the other end is closed.

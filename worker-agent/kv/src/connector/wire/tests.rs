@@ -51,7 +51,7 @@ fn hello_has_these_bytes() {
     let (aa, bb) = ("aa".repeat(32), "bb".repeat(16));
     let expected = format!(
         "0100 0000 64000000 0000000000000000
-         01000000 01000000 01000000 02000000 10000000 c2010000 0040000000000000
+         02000000 01000000 01000000 02000000 10000000 c2010000 0040000000000000
          {aa} {bb} 03000000 09000000 652d30 74696e792062663136"
     );
     check_shim(ShimMessage::Hello(hello()), &expected);
@@ -115,14 +115,13 @@ fn messages_of_the_agent_have_these_bytes() {
         AgentMessage::Refused { reason: RefusalCode::Form, text: "no".into() },
         "4200 0000 0a000000 0000000000000000 02000000 02000000 6e6f",
     );
-    let progress =
-        AskProgress { request: 7, more: true, pending: 2, slots: vec![SlotId(3), SlotId(1)] };
+    let progress = AskProgress { request: 7, pending: 2, slots: vec![SlotId(3), SlotId(1)] };
     check_agent(
         AgentMessage::Found(progress.clone()),
-        "4300 0100 10000000 0700000000000000 02000000 02000000 03000000 01000000",
+        "4300 0000 10000000 0700000000000000 02000000 02000000 03000000 01000000",
     );
     check_agent(
-        AgentMessage::Ready(AskProgress { more: false, ..progress }),
+        AgentMessage::Ready(progress),
         "4400 0000 10000000 0700000000000000 02000000 02000000 03000000 01000000",
     );
     check_agent(
@@ -181,12 +180,12 @@ fn what_breaks_a_rule_is_refused() {
         refusal(ShimMessage::Hello(hello), |_| ())
     };
     assert_eq!(hello(|hello| hello.rank = 2), MessageError::Value("rank"));
-    assert_eq!(hello(|hello| hello.world = 0), MessageError::Value("world"));
+    assert_eq!(hello(|hello| hello.world = 0), MessageError::Value("rank"));
     assert_eq!(hello(|hello| hello.row_bytes = 0), MessageError::Value("row bytes"));
     assert_eq!(hello(|hello| hello.block_tokens = 0), MessageError::Value("block tokens"));
     assert_eq!(hello(|hello| hello.engine.clear()), MessageError::Value("engine"));
-    let newer = |packet: &mut Vec<u8>| packet[16] = 2;
-    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(2));
+    let newer = |packet: &mut Vec<u8>| packet[16] = 3;
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(3));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
     assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), MessageError::Value("text"));
 }
