@@ -1,10 +1,11 @@
-//! Turns the tokens of a request's choices into text: detokenizes, finds stop strings, counts.
+//! Turns the tokens of a request's choices into thoughts, text and calls, and counts them.
 
+use super::choice::Choice;
 use super::job::Job;
 use stator_api::Delta;
-use stator_api::delta::{FinishReason, TokenLogprob, TokenText, Usage};
+use stator_api::delta::{FinishReason, ToolCallDelta, Usage};
 use stator_api::openai::response::EventWriter;
-use stator_model::{Detokenizer, Model, StopMatcher};
+use stator_model::Model;
 use stator_protos::worker::{self, Finish, Output, TokenLogprobs};
 use std::sync::Arc;
 
@@ -21,24 +22,6 @@ pub(crate) struct Answer {
     keep_stop_token: bool,
 }
 
-/// One choice: what has come of it and has not been written yet.
-struct Choice {
-    detokenizer: Detokenizer,
-    stop: Option<StopMatcher>,
-    /// Text, token ids and logprobs that are to be written.
-    text: String,
-    token_ids: Vec<u32>,
-    logprobs: Vec<TokenLogprob>,
-    /// Position of the next token's text, in characters.
-    text_offset: u32,
-    tokens: u32,
-    /// Whether its worker has told what it found cached.
-    cached_told: bool,
-    finish: Option<FinishReason>,
-    /// Whether the ending has been written.
-    written: bool,
-}
-
 impl Answer {
     /// An answer without a token yet; an echoed prompt is its beginning.
     pub(crate) fn new(job: &Job) -> Self {
@@ -48,18 +31,8 @@ impl Answer {
         for (n, prompt) in job.prompts.iter().enumerate() {
             let echo = job.echo.get(n);
             choices.extend((0..options.n).map(|_| {
-                let mut choice = Choice {
-                    detokenizer: model.detokenizer(options.skip_special_tokens),
-                    stop: StopMatcher::new(&options.stop, options.include_stop_str_in_output),
-                    text_offset: 0,
-                    text: echo.cloned().unwrap_or_default(),
-                    token_ids: Vec::new(),
-                    logprobs: Vec::new(),
-                    tokens: 0,
-                    cached_told: false,
-                    finish: None,
-                    written: false,
-                };
+                let text = echo.cloned().unwrap_or_default();
+                let mut choice = Choice::new(model, options, job.reading.as_ref(), text);
                 if echo.is_some()
                     && options.sampling.logprobs.is_some()
                     && let Some(first) = prompt.first()
@@ -128,27 +101,26 @@ impl Answer {
         let stop_token = ending.is_some_and(|ending| ending.by_token) && !self.keep_stop_token;
         let shown =
             output.token_ids.len() - usize::from(stop_token && !output.token_ids.is_empty());
-        let mut stopped = false;
+        let thoughts = choice.reasoning_tokens;
+        let mut ends = None;
         for (n, id) in output.token_ids.iter().enumerate() {
-            choice.tokens += 1;
             self.usage.completion_tokens += 1;
-            if n < shown {
-                if self.with_ids {
-                    choice.token_ids.push(*id);
-                }
-                if self.with_logprobs
-                    && let Some(logprobs) = output.logprobs.get(n)
-                {
-                    choice.note(&self.model, logprobs, true);
-                }
-                stopped = choice.push(*id);
-                if stopped {
-                    break;
-                }
+            if n >= shown {
+                choice.tokens += 1;
+                continue;
+            }
+            if self.with_ids {
+                choice.token_ids.push(*id);
+            }
+            let logprobs = output.logprobs.get(n).filter(|_| self.with_logprobs);
+            ends = choice.push(&self.model, *id, logprobs);
+            if ends.is_some() {
+                break;
             }
         }
-        if stopped {
-            choice.finish = Some(FinishReason::Stop);
+        self.usage.reasoning_tokens += choice.reasoning_tokens - thoughts;
+        if ends.is_some() {
+            choice.finish = ends;
         } else if let Some(ending) = ending {
             choice.end(ending.reason);
         }
@@ -162,90 +134,54 @@ impl Answer {
         }
     }
 
-    /// Appends an event for each choice that has something new.
+    /// Appends events for each choice that has something new: one, or several where text came
+    /// behind a call.
     pub(crate) fn write(&mut self, writer: &EventWriter, events: &mut Vec<u8>) {
         for (number, choice) in (0..).zip(&mut self.choices) {
             let ends = choice.finish.is_some() && !choice.written;
-            let news = !choice.text.is_empty()
-                || !choice.token_ids.is_empty()
-                || !choice.logprobs.is_empty();
-            if !news && !ends {
+            if !choice.has_news() && !ends {
                 continue;
             }
-            let delta = choice.delta(number, self.with_ids, self.with_logprobs);
-            writer.delta(events, &delta, self.usage);
+            let last = choice.segments.all().count() - 1;
+            for (at, segment) in choice.segments.all().enumerate() {
+                let calls = segment.calls();
+                let delta = Delta {
+                    choice: number,
+                    reasoning: &segment.reasoning,
+                    text: &segment.text,
+                    tool_calls: &calls,
+                    logprobs: (self.with_logprobs && at == 0).then_some(&choice.logprobs),
+                    token_ids: (self.with_ids && at == 0).then_some(&choice.token_ids),
+                    ..if at == last { choice.ending() } else { Delta::default() }
+                };
+                writer.delta(events, &delta, self.usage);
+            }
             choice.written |= ends;
-            choice.text.clear();
-            choice.token_ids.clear();
-            choice.logprobs.clear();
+            choice.clear();
         }
     }
 
-    /// All choices, whole.
-    pub(crate) fn deltas(&self) -> Vec<Delta<'_>> {
-        let choices = (0..).zip(&self.choices);
-        choices.map(|(n, choice)| choice.delta(n, self.with_ids, self.with_logprobs)).collect()
-    }
-}
-
-impl Choice {
-    /// Takes the next token; true when a stop string is complete.
-    fn push(&mut self, id: u32) -> bool {
-        let Self { detokenizer, stop, text, .. } = self;
-        match stop {
-            None => {
-                detokenizer.push(&[id], text);
-                false
-            }
-            Some(stop) => {
-                let mut piece = String::new();
-                detokenizer.push(&[id], &mut piece);
-                stop.push(&piece, text)
-            }
-        }
+    /// The calls of all choices, whole, for [`Answer::deltas`].
+    pub(crate) fn calls(&self) -> Vec<Vec<ToolCallDelta<'_>>> {
+        self.choices.iter().map(|choice| choice.segments.whole().calls()).collect()
     }
 
-    /// Ends the choice with what was held back.
-    fn end(&mut self, reason: FinishReason) {
-        let Self { detokenizer, stop, text, .. } = self;
-        let mut finish = reason;
-        match stop {
-            None => detokenizer.finish(text),
-            Some(stop) => {
-                let mut piece = String::new();
-                detokenizer.finish(&mut piece);
-                if stop.push(&piece, text) {
-                    finish = FinishReason::Stop;
-                } else {
-                    stop.finish(text);
-                }
+    /// All choices, whole, with their calls.
+    pub(crate) fn deltas<'a>(&'a self, calls: &'a [Vec<ToolCallDelta<'a>>]) -> Vec<Delta<'a>> {
+        let choices = (0..).zip(&self.choices).zip(calls);
+        let delta = |((number, choice), calls): ((u32, &'a Choice), &'a Vec<_>)| {
+            let segment = choice.segments.whole();
+            Delta {
+                choice: number,
+                reasoning: &segment.reasoning,
+                text: &segment.text,
+                tool_calls: calls,
+                logprobs: self.with_logprobs.then_some(&choice.logprobs),
+                token_ids: self.with_ids.then_some(&choice.token_ids),
+                ..choice.ending()
             }
-        }
-        self.finish = Some(finish);
-    }
-
-    /// Keeps a token's logprobs, with its place in the text.
-    fn note(&mut self, model: &Model, logprobs: &TokenLogprobs, known: bool) {
-        let text = |token: u32, logprob: f32| {
-            let bytes = model.token_bytes(token).into_owned();
-            TokenText { token: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob }
         };
-        let chosen = text(logprobs.token_id, logprobs.logprob);
-        let text_offset = self.text_offset;
-        self.text_offset += chosen.token.chars().count() as u32;
-        let top = logprobs.top.iter().map(|top| text(top.token_id, top.logprob)).collect();
-        self.logprobs.push(TokenLogprob { chosen, known, top, text_offset });
-    }
-
-    fn delta(&self, number: u32, with_ids: bool, with_logprobs: bool) -> Delta<'_> {
-        Delta {
-            choice: number,
-            text: &self.text,
-            logprobs: with_logprobs.then_some(&self.logprobs),
-            token_ids: with_ids.then_some(&self.token_ids),
-            finish: self.finish,
-            ..Delta::default()
-        }
+        choices.map(delta).collect()
     }
 }
 

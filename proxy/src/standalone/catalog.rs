@@ -8,7 +8,8 @@ use bytes::Bytes;
 use stator_api::openai::ApiError;
 use stator_api::openai::models::ModelEntry;
 use stator_fleet::FleetEvent;
-use stator_model::Model;
+use stator_markup::{ReasoningFamily, ToolFamily};
+use stator_model::{MarkupChoice, Model};
 use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +64,8 @@ impl Known {
 /// All models by name. Reading takes no lock.
 #[derive(Default)]
 pub(crate) struct Catalog {
+    /// Families of markup that the operator chose for all models.
+    markup: MarkupChoice,
     models: ArcSwap<BTreeMap<String, Known>>,
     /// Whether a model that is not here is nowhere: the fleet was looked at, and has had a model.
     complete: AtomicBool,
@@ -72,6 +75,11 @@ pub(crate) struct Catalog {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Catalog {
+    /// An empty catalog, whose models' answers are read with these families.
+    pub(crate) fn new(markup: MarkupChoice) -> Self {
+        Self { markup, ..Self::default() }
+    }
+
     /// The body of the list of all models, each followed by its adapters.
     ///
     /// # Errors
@@ -171,7 +179,7 @@ impl Catalog {
             match event {
                 FleetEvent::ModelUp { pool, files } => {
                     let name = pool.record().name.clone();
-                    if let Some(kind) = load(&name, pool, files).await {
+                    if let Some(kind) = load(&name, pool, files, self.markup).await {
                         self.insert(&name, kind);
                         loaded.push(name);
                     }
@@ -204,16 +212,32 @@ impl Catalog {
 }
 
 /// The way in which requests of a model are answered; `None` where the model's files are unusable.
-async fn load(name: &str, pool: Arc<Pool>, files: Vec<(String, Vec<u8>)>) -> Option<Kind> {
+async fn load(
+    name: &str,
+    pool: Arc<Pool>,
+    files: Vec<(String, Vec<u8>)>,
+    markup: MarkupChoice,
+) -> Option<Kind> {
     if !pool.record().takes_tokens() {
         return Some(Kind::Passed(pool));
     }
     let loading = tokio::task::spawn_blocking({
         let name = name.to_owned();
-        move || Model::load(&name, &shared(files))
+        move || Model::load_with(&name, &shared(files), markup)
     });
     match loading.await {
-        Ok(Ok(model)) => Some(Kind::Spoken(Arc::new(ServedModel { model: Arc::new(model), pool }))),
+        Ok(Ok(model)) => {
+            let markup = model.markup();
+            let tools = markup.tools().map_or("none", ToolFamily::name);
+            let reasoning = markup.reasoning().map_or("none", ReasoningFamily::name);
+            tracing::info!(
+                model = name,
+                tool_call_parser = tools,
+                reasoning_parser = reasoning,
+                "parsers"
+            );
+            Some(Kind::Spoken(Arc::new(ServedModel { model: Arc::new(model), pool })))
+        }
         Ok(Err(error)) => {
             tracing::error!(model = name, %error, "cannot load a model's files");
             None

@@ -10,6 +10,7 @@ use crate::keys::ApiKeys;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::Args;
 use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};
+use stator_model::MarkupChoice;
 use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
@@ -70,6 +71,8 @@ pub struct ProxySettings {
     pub(crate) ending: Ending,
     pub(crate) migration_limit: u32,
     pub(crate) absence: Absence,
+    /// Families of markup that answers are read with.
+    pub(crate) markup: MarkupChoice,
     pub(crate) priority_max: i32,
     /// Whether requests may name their workers.
     pub(crate) pins: bool,
@@ -101,7 +104,7 @@ impl ProxySettings {
     /// [`ConfigError`] with every fault.
     pub fn new(
         http: HttpArgs,
-        RouterArgs { router, split, queue, absence }: RouterArgs,
+        RouterArgs { router, split, queue, absence, markup }: RouterArgs,
         discovery: Result<DiscoverySource, SourceError>,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
@@ -113,6 +116,7 @@ impl ProxySettings {
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
+        let markup = markup.choice(&mut faults);
         let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
         // All flags are checked first, so that an operator sees every fault at once.
         let (Some(keys), Some(placement), Some(queue), Some(discovery), true) =
@@ -132,6 +136,7 @@ impl ProxySettings {
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             migration_limit: router.migration_limit,
             absence: absence.into(),
+            markup,
             priority_max,
             pins: router.router_pins,
             placement: stator_placement::PlacementSettings { split, nearness, ..placement },

@@ -4,6 +4,7 @@ use super::catalog::{Catalog, ServedModel};
 use super::client::Client;
 use super::config::ProxySettings;
 use super::plan::Plan;
+use super::reading::AnswerReading;
 use crate::exchange::Exchange;
 use stator_api::openai::{self, ApiError};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
@@ -26,6 +27,8 @@ pub(crate) struct Job {
     /// The text of each prompt, where it is to be repeated.
     pub echo: Vec<String>,
     pub options: GenerateOptions,
+    /// How answers are read for markup; none where they are text.
+    pub reading: Option<AnswerReading>,
     pub plan: Plan,
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn prepare(
     let trace = exchange.trace();
     let GenerateRequest { model, input, prompt_field, tools, mut options } =
         openai::read(api, body)?;
-    if tools.is_some_and(|tools| tools.is_forced()) {
+    if tools.as_ref().is_some_and(|tools| tools.is_forced()) {
         let message = "forcing a tool call is not supported: tool_choice must be auto or none";
         return Err(ApiError::unsupported("tool_choice", message));
     }
@@ -60,6 +63,10 @@ pub(crate) fn prepare(
     let record = served.pool.record();
     check_prompts(record, prompt_field, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
+    // Completions are text, whatever it says.
+    let reading = (api != Api::Completions).then(|| prompts.first()).flatten().and_then(|prompt| {
+        AnswerReading::new(&served.model, tools, options.include_reasoning, prompt)
+    });
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let said = SteeringHeaders::of(|name| exchange.header(name));
     let plan = Plan {
@@ -80,7 +87,7 @@ pub(crate) fn prepare(
             ..Steering::read(body, said, settings.priority_max)?
         },
     };
-    Ok(Job { served, model_name, prompts, echo, options, plan })
+    Ok(Job { served, model_name, prompts, echo, options, reading, plan })
 }
 
 /// Whose turn a request takes: its client's, by API key or else by the name it gives itself.

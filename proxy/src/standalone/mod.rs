@@ -9,6 +9,7 @@
 pub(crate) mod absence;
 mod answer;
 pub(crate) mod catalog;
+mod choice;
 mod client;
 pub(crate) mod config;
 mod early;
@@ -17,6 +18,7 @@ mod generate;
 mod given;
 mod job;
 mod listing;
+mod markup_args;
 pub(crate) mod metrics;
 mod no_split;
 mod pass_through;
@@ -26,10 +28,12 @@ mod plan;
 mod pool;
 mod pool_settings;
 mod pools;
+mod reading;
 mod replicas;
 mod route;
 pub(crate) mod routing;
 mod run;
+mod segment;
 pub(crate) mod service;
 mod splitting;
 mod state;
@@ -67,7 +71,8 @@ pub(crate) async fn serve(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let registry = stator_runtime::metrics::Metrics::default();
-    let (metrics, catalog) = (registry.register(Metrics::register), Arc::new(Catalog::default()));
+    let (metrics, catalog) =
+        (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup)));
     let counted = catalog.clone();
     registry.register(|registry| FleetGauges::register(registry, move || counted.gauges()));
     let fleet_metrics = FleetMetrics::default();

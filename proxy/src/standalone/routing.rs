@@ -1,6 +1,7 @@
 //! Placement and waiting of requests: the flags of the placement core and its queue.
 
 use super::absence::AbsenceArgs;
+use super::markup_args::MarkupArgs;
 use super::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
@@ -35,6 +36,10 @@ pub struct RouterArgs {
     /// Waits for absent workers.
     #[command(flatten)]
     pub absence: AbsenceArgs,
+
+    /// Markup of answers.
+    #[command(flatten)]
+    pub markup: MarkupArgs,
 }
 
 /// Placement of requests.

@@ -113,7 +113,8 @@ impl<'a> Run<'a> {
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created: created(), model: &self.job.model_name };
         let mut body = Vec::new();
-        let choices = self.answer.deltas();
+        let calls = self.answer.calls();
+        let choices = self.answer.deltas(&calls);
         push_response(&mut body, api, &identity, &choices, self.answer.usage());
         exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
         Ok(())

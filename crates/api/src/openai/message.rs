@@ -1,6 +1,7 @@
 //! Writing a chat's message: content, reasoning and calls of tools.
 //!
-//! Source: OpenAI's chat completions; `reasoning_content` as DeepSeek's API, vLLM and SGLang have it.
+//! Source: OpenAI's chat completions; `reasoning_content` as DeepSeek's API and SGLang have it,
+//! `reasoning` as vLLM and OpenRouter do.
 
 use super::escape::{push_escaped, push_int, push_json_str};
 use super::logprobs::push_list;
@@ -11,8 +12,7 @@ pub(super) fn push_delta(out: &mut Vec<u8>, delta: &Delta<'_>) {
     let starts_at = out.len() + 1;
     out.push(b'{');
     if !delta.reasoning.is_empty() {
-        out.extend_from_slice(b"\"reasoning_content\":");
-        push_json_str(out, delta.reasoning);
+        push_reasoning(out, delta.reasoning);
     }
     // An event without anything new has empty content, as clients expect; the last one has none.
     let is_bare = delta.reasoning.is_empty() && delta.tool_calls.is_empty();
@@ -42,8 +42,8 @@ pub(super) fn push_whole(out: &mut Vec<u8>, choice: &Delta<'_>) {
         false => push_json_str(out, choice.text),
     }
     if !choice.reasoning.is_empty() {
-        out.extend_from_slice(b",\"reasoning_content\":");
-        push_json_str(out, choice.reasoning);
+        out.push(b',');
+        push_reasoning(out, choice.reasoning);
     }
     if !choice.tool_calls.is_empty() {
         out.extend_from_slice(b",\"tool_calls\":");
@@ -53,6 +53,16 @@ pub(super) fn push_whole(out: &mut Vec<u8>, choice: &Delta<'_>) {
         });
     }
     out.extend_from_slice(b",\"refusal\":null}");
+}
+
+/// The thoughts, under both names that clients know.
+fn push_reasoning(out: &mut Vec<u8>, reasoning: &str) {
+    out.extend_from_slice(b"\"reasoning_content\":");
+    let starts_at = out.len();
+    push_json_str(out, reasoning);
+    let written = starts_at..out.len();
+    out.extend_from_slice(b",\"reasoning\":");
+    out.extend_from_within(written);
 }
 
 /// The members of a call after its number, and its closing brace.
@@ -100,9 +110,13 @@ mod tests {
         check(push_delta, &nothing, &json!({"content": ""}));
         check(push_delta, &Delta { finish: Some(FinishReason::Stop), ..nothing }, &json!({}));
         let thought = Delta { reasoning: "a\"", ..nothing };
-        check(push_delta, &thought, &json!({"reasoning_content": "a\""}));
+        check(push_delta, &thought, &json!({"reasoning_content": "a\"", "reasoning": "a\""}));
         let both = Delta { text: "b", ..thought };
-        check(push_delta, &both, &json!({"reasoning_content": "a\"", "content": "b"}));
+        check(
+            push_delta,
+            &both,
+            &json!({"reasoning_content": "a\"", "reasoning": "a\"", "content": "b"}),
+        );
     }
 
     #[test]
@@ -127,6 +141,7 @@ mod tests {
                           "function": {"name": "f", "arguments": "{}"}});
         let choice = Delta { reasoning: "r", tool_calls: &calls, ..Delta::default() };
         let message = json!({"role": "assistant", "content": null, "reasoning_content": "r",
+                             "reasoning": "r",
                              "tool_calls": [call], "refusal": null});
         check(push_whole, &choice, &message);
         let plain = json!({"role": "assistant", "content": "", "refusal": null});

@@ -1,0 +1,212 @@
+//! Reading answers for markup: which families, and what becomes of calls.
+
+use super::segment::Segments;
+use rand::Rng;
+use rand::distr::Alphanumeric;
+use stator_api::delta::FinishReason;
+use stator_api::{ToolChoice, ToolUse};
+use stator_markup::families::CallIds;
+use stator_markup::tools::KnownTools;
+use stator_markup::{EventSink, OutputEvent, OutputParser, OutputPlace};
+use stator_markup::{ReasoningFamily, ToolFamily};
+use stator_model::{Model, StopMatcher};
+
+/// Letters and digits of an id in OpenAI's form.
+const ID_LETTERS: usize = 24;
+/// The same in Mistral's.
+const ID_LETTERS_NINE: usize = 9;
+
+/// How all choices of a request are read.
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerReading {
+    /// The family of calls, where the request has tools.
+    pub(super) calls: Option<&'static ToolFamily>,
+    reasoning: Option<&'static ReasoningFamily>,
+    tools: KnownTools,
+    /// Whether the prompt has opened thoughts.
+    inside: bool,
+    include_reasoning: bool,
+    rule: CallRule,
+}
+
+/// What becomes of calls.
+#[derive(Clone, Copy, Debug, Default)]
+struct CallRule {
+    /// Calls are left out: the client wants none.
+    dropped: bool,
+    /// The answer ends with its first call.
+    single: bool,
+    /// The client named the function: that it was called is no news.
+    named: bool,
+}
+
+impl AnswerReading {
+    /// The reading of answers to a prompt; none where answers are text.
+    pub(super) fn new(
+        model: &Model,
+        tools: Option<ToolUse<'_>>,
+        include_reasoning: bool,
+        prompt: &[u32],
+    ) -> Option<Self> {
+        let markup = model.markup();
+        if tools.is_none() && !markup.is_needed() {
+            return None;
+        }
+        let reasoning = markup.reasoning();
+        let rule = match &tools {
+            // Harmony's calls are markup where nobody asked for them, too.
+            None => CallRule { dropped: true, ..CallRule::default() },
+            Some(tools) => CallRule {
+                dropped: tools.choice == ToolChoice::None,
+                single: !tools.parallel,
+                named: matches!(tools.choice, ToolChoice::Named(_)),
+            },
+        };
+        let has_tools = tools.is_some();
+        let functions = tools.map(|tools| tools.into_owned().functions).unwrap_or_default();
+        Some(Self {
+            calls: markup.tools().filter(|family| has_tools || family.holds_reasoning()),
+            reasoning,
+            tools: KnownTools::new(functions),
+            inside: reasoning.is_some() && model.begins_inside_thoughts(prompt),
+            include_reasoning,
+            rule,
+        })
+    }
+
+    /// Whether markers of calls are looked for.
+    pub(super) fn reads_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    /// A reader for one choice.
+    pub(super) fn reader(&self) -> MarkupReader {
+        MarkupReader {
+            parser: OutputParser::new(self.reasoning, self.calls, self.tools.clone(), self.inside),
+            piece: String::new(),
+            include_reasoning: self.include_reasoning,
+            rule: self.rule,
+            ids: self.calls.map_or(CallIds::OpenAi, |family| family.ids),
+            calls: 0,
+            enough: false,
+            stopped: false,
+            told_text: false,
+        }
+    }
+}
+
+/// Reads the text of one choice.
+#[derive(Debug)]
+pub(super) struct MarkupReader {
+    parser: OutputParser,
+    /// Text of the token that is being read; its memory is kept.
+    pub(super) piece: String,
+    include_reasoning: bool,
+    rule: CallRule,
+    ids: CallIds,
+    /// Calls that have begun.
+    calls: u32,
+    /// Whether the only call that the client wants is complete.
+    enough: bool,
+    /// Whether a stop string is complete.
+    stopped: bool,
+    /// Whether the last piece had text of the answer.
+    told_text: bool,
+}
+
+impl MarkupReader {
+    /// The place where the text has arrived.
+    pub(super) fn place(&self) -> OutputPlace {
+        self.parser.place()
+    }
+
+    /// Whether the last piece had text of the answer.
+    pub(super) fn told_text(&self) -> bool {
+        self.told_text
+    }
+
+    /// Reads [`Self::piece`]. The reason to end the choice, if there is one in it.
+    pub(super) fn read(
+        &mut self,
+        stop: &mut Option<StopMatcher>,
+        segments: &mut Segments,
+    ) -> Option<FinishReason> {
+        self.told(stop, segments, |parser, piece, sink| parser.push(piece, sink))
+    }
+
+    /// Reads [`Self::piece`], behind which nothing comes.
+    pub(super) fn finish(
+        &mut self,
+        stop: &mut Option<StopMatcher>,
+        segments: &mut Segments,
+    ) -> Option<FinishReason> {
+        self.told(stop, segments, |parser, piece, sink| {
+            parser.push(piece, sink);
+            parser.finish(sink);
+        })
+    }
+
+    /// A worker's reason as the client reads it.
+    pub(super) fn reason(&self, reason: FinishReason) -> FinishReason {
+        match reason {
+            FinishReason::Stop if self.calls > 0 && !self.rule.named => FinishReason::ToolCalls,
+            other => other,
+        }
+    }
+
+    fn told(
+        &mut self,
+        stop: &mut Option<StopMatcher>,
+        segments: &mut Segments,
+        read: impl FnOnce(&mut OutputParser, &str, &mut dyn EventSink),
+    ) -> Option<FinishReason> {
+        self.told_text = false;
+        let Self { parser, piece, include_reasoning, rule, ids, calls, enough, stopped, told_text } =
+            self;
+        let mut sink = |event: OutputEvent<'_>| match event {
+            _ if *enough || *stopped => {}
+            OutputEvent::Reasoning(piece) if *include_reasoning => segments.push_reasoning(piece),
+            OutputEvent::Text(piece) => {
+                *told_text = true;
+                match stop {
+                    // Stop strings are looked for in text alone: a new line in a call is no end.
+                    Some(stop) => *stopped = stop.push(piece, segments.text()),
+                    None => segments.text().push_str(piece),
+                }
+            }
+            OutputEvent::CallStart { name, id } if !rule.dropped => {
+                if let Some(stop) = stop {
+                    stop.finish(segments.text());
+                }
+                segments.push_call(*calls, call_id(*ids, id, name, *calls), name.to_owned());
+                *calls += 1;
+            }
+            OutputEvent::Arguments(piece) if !rule.dropped => {
+                segments.push_arguments(calls.saturating_sub(1), piece);
+            }
+            OutputEvent::CallEnd => *enough = rule.single && !rule.dropped,
+            _ => {}
+        };
+        read(parser, piece, &mut sink);
+        piece.clear();
+        if self.stopped {
+            return Some(FinishReason::Stop);
+        }
+        self.enough.then(|| self.reason(FinishReason::Stop))
+    }
+}
+
+/// The id of a call: the model's own where its templates show it.
+fn call_id(form: CallIds, own: Option<&str>, name: &str, index: u32) -> String {
+    let random = |letters: usize| {
+        let letters = rand::rng().sample_iter(Alphanumeric).take(letters);
+        letters.map(char::from).collect::<String>()
+    };
+    match (form, own) {
+        (CallIds::Kimi, Some(own)) => own.to_owned(),
+        (CallIds::Kimi, None) => format!("functions.{name}:{index}"),
+        (CallIds::Nine, Some(own)) if own.len() == ID_LETTERS_NINE => own.to_owned(),
+        (CallIds::Nine, _) => random(ID_LETTERS_NINE),
+        (CallIds::OpenAi, _) => format!("call_{}", random(ID_LETTERS)),
+    }
+}
