@@ -29,4 +29,4 @@ mod tests;
 pub use memory::KvMemory;
 pub use probe::probe;
 pub use report::{CudaReport, NoCuda};
-pub use route::{KvRoute, KvSide, Transit};
+pub use route::{KvRoute, KvSide, RouteSettings, Transit};

@@ -10,12 +10,12 @@ use crate::layout::{KvLayout, LayoutError};
 use crate::memory::KvMemory;
 use std::sync::Arc;
 
-/// Runs from this length on are given to the copy engines. Pages in shorter runs are converted by
-/// the kernel, within the device, and cross the bus as a whole.
-pub const RUN_BYTES_MIN: usize = 256 << 10;
+/// Runs between host and device from this length on are given to the copy engines. They work beside
+/// whatever computes, also in another process; a kernel of this process takes turns with it.
+pub const BUS_RUN_MIN: usize = 16 << 10;
 
-/// Bytes of a staging area, about.
-const STAGING_BYTES: usize = 32 << 20;
+/// Runs within a device from this length on are given to the copy engines.
+pub const DEVICE_RUN_MIN: usize = 1 << 20;
 
 /// Staging areas, each with a stream: one is filled while another crosses the bus.
 const STAGING_AREAS: usize = 2;
@@ -34,6 +34,23 @@ pub enum CopyWay {
     Runs,
     /// The kernel, by way of a staging area if one side is an arena.
     Kernel,
+}
+
+/// Settings of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteSettings {
+    /// Way in which pages are copied. Default: `None`, the copy engines for long runs and the kernel
+    /// for short ones.
+    pub way: Option<CopyWay>,
+    /// Bytes of a staging area, of which a route has two if it needs them. Default: 128 MiB. Between
+    /// two areas' worth of pages the device may have to switch from another process to the kernel.
+    pub staging_bytes: usize,
+}
+
+impl Default for RouteSettings {
+    fn default() -> Self {
+        Self { way: None, staging_bytes: 128 << 20 }
+    }
 }
 
 /// Copies of pages from one memory to another.
@@ -112,27 +129,24 @@ impl<D: Driver> Clone for KvSide<D> {
 }
 
 impl<D: Driver> KvRoute<D> {
-    /// A route that copies in the faster way.
+    /// A route. It copies in runs where the kernel cannot copy: the kernel needs pieces of multiples of
+    /// 16 bytes, and pages that are one piece of an arena.
     ///
     /// # Errors
     ///
     /// The pages of both sides have other sizes, or the driver refuses.
-    pub fn new(from: KvSide<D>, to: KvSide<D>) -> Result<Self, RouteError> {
-        let page = FoldedPage::new(&from.layout, &to.layout)?;
-        let is_long = page.run_bytes >= RUN_BYTES_MIN;
-        Self::with_way(from, to, if is_long { CopyWay::Runs } else { CopyWay::Kernel })
-    }
-
-    /// A route that copies in this way, or in runs if the kernel cannot: its pieces are multiples of
-    /// 16 bytes, and a page is one piece of an arena.
-    ///
-    /// # Errors
-    ///
-    /// The conditions of [`KvRoute::new`].
-    pub fn with_way(from: KvSide<D>, to: KvSide<D>, way: CopyWay) -> Result<Self, RouteError> {
-        let steps = match way {
+    pub fn new(
+        from: KvSide<D>,
+        to: KvSide<D>,
+        settings: RouteSettings,
+    ) -> Result<Self, RouteError> {
+        let run_bytes = FoldedPage::new(&from.layout, &to.layout)?.run_bytes;
+        let is_bus = [&from, &to].iter().any(|side| side.memory.attachment().is_host());
+        let is_long = run_bytes >= if is_bus { BUS_RUN_MIN } else { DEVICE_RUN_MIN };
+        let usual = if is_long { CopyWay::Runs } else { CopyWay::Kernel };
+        let steps = match settings.way.unwrap_or(usual) {
             CopyWay::Runs => RouteSteps::Runs,
-            CopyWay::Kernel => RouteSteps::by_kernel(&from, &to)?,
+            CopyWay::Kernel => RouteSteps::by_kernel(&from, &to, settings.staging_bytes)?,
         };
         let driver = from.memory.driver().clone();
         let staging = |layout: &KvLayout| {
@@ -225,16 +239,20 @@ impl<D: Driver> KvRoute<D> {
 }
 
 impl RouteSteps {
-    fn by_kernel<D: Driver>(from: &KvSide<D>, to: &KvSide<D>) -> Result<Self, LayoutError> {
+    fn by_kernel<D: Driver>(
+        from: &KvSide<D>,
+        to: &KvSide<D>,
+        staging_bytes: usize,
+    ) -> Result<Self, LayoutError> {
         let is_host = [from, to].map(|side| side.memory.attachment().is_host());
         let kernel = match is_host {
             [false, false] => PageKernel::new(&from.layout, &to.layout)?.map(Self::Direct),
             [false, true] if to.is_whole_in_host() => {
-                let staged = staging_layout(&to.layout)?;
+                let staged = staging_layout(&to.layout, staging_bytes)?;
                 PageKernel::new(&from.layout, &staged)?.map(|of| Self::Gather(of, staged))
             }
             [true, false] if from.is_whole_in_host() => {
-                let staged = staging_layout(&from.layout)?;
+                let staged = staging_layout(&from.layout, staging_bytes)?;
                 PageKernel::new(&staged, &to.layout)?.map(|of| Self::Scatter(of, staged))
             }
             _ => None,
@@ -260,9 +278,9 @@ impl RouteSteps {
 }
 
 /// Pages within a staging area, each as it is in the arena, without gaps between them.
-fn staging_layout(slots: &KvLayout) -> Result<KvLayout, LayoutError> {
+fn staging_layout(slots: &KvLayout, bytes: usize) -> Result<KvLayout, LayoutError> {
     let (shape, strides) = (slots.shape(), slots.strides());
-    let pages = (STAGING_BYTES / shape.page_bytes()).clamp(1, PAIRS_MAX) as u32;
+    let pages = (bytes / shape.page_bytes()).clamp(1, PAIRS_MAX) as u32;
     KvLayout::new(shape, pages, 0, strides)?.with_page_stride(shape.page_bytes())
 }
 

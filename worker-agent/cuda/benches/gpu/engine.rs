@@ -1,11 +1,11 @@
 //! KV that another process computes and exports: mapped, stored, loaded, compared.
 
 use crate::rig::{Memory, PAGE, arena, attach, page_of_layers, side};
-use stator_cuda::KvRoute;
 use stator_cuda::cuda::CudaDriver;
 use stator_cuda::driver::{Driver, IpcHandle, MemorySource};
 use stator_cuda::fold::PagePair;
 use stator_cuda::layout::PageOrder;
+use stator_cuda::{KvRoute, RouteSettings};
 use stator_kv::SlotId;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -53,7 +53,8 @@ fn exchange(driver: &Arc<CudaDriver>, memory: &Memory, seeds: &str, event: Optio
         .map(|event| driver.foreign_fence(event).expect("an event of the other process"))
         .into_iter()
         .collect();
-    let mut store = KvRoute::new(engine.clone(), slots.clone()).expect("a route");
+    let mut store =
+        KvRoute::new(engine.clone(), slots.clone(), RouteSettings::default()).expect("a route");
     let started = Instant::now();
     store.start(&all, &after).expect("pages are there").wait().expect("the copies end");
     println!("stored after {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
@@ -66,7 +67,7 @@ fn exchange(driver: &Arc<CudaDriver>, memory: &Memory, seeds: &str, event: Optio
     for page in 0..pages {
         arena.write(SlotId(page), &page_of_layers(written, page, pages));
     }
-    let mut load = KvRoute::new(slots, engine).expect("a route");
+    let mut load = KvRoute::new(slots, engine, RouteSettings::default()).expect("a route");
     load.start(&all, &[]).expect("pages are there").wait().expect("the copies end");
     println!("loaded {pages} pages");
 }
@@ -89,8 +90,9 @@ pub(crate) fn hold(name: &str, bytes: &str, seed: &str) {
     }
     let pairs = |of: std::ops::Range<u32>| of.map(|page| PagePair { from: page, to: page });
     let (lower, upper): (Vec<_>, Vec<_>) = (pairs(0..half).collect(), pairs(half..pages).collect());
-    let mut store = KvRoute::new(engine.clone(), slots.clone()).expect("a route");
-    let mut load = KvRoute::new(slots, engine).expect("a route");
+    let mut store =
+        KvRoute::new(engine.clone(), slots.clone(), RouteSettings::default()).expect("a route");
+    let mut load = KvRoute::new(slots, engine, RouteSettings::default()).expect("a route");
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();

@@ -31,8 +31,12 @@ pub(crate) fn arena(slots: u32) -> Arc<Arena> {
 }
 
 pub(crate) fn side(memory: &Memory, order: PageOrder) -> Side {
-    let pages = (memory.attachment().bytes() / PAGE) as u32;
-    let layout = KvLayout::packed(order, SHAPE, pages).expect("pages have bytes");
+    side_of(SHAPE, memory, order)
+}
+
+pub(crate) fn side_of(shape: PageShape, memory: &Memory, order: PageOrder) -> Side {
+    let pages = (memory.attachment().bytes() / shape.page_bytes()) as u32;
+    let layout = KvLayout::packed(order, shape, pages).expect("pages have bytes");
     KvSide::new(memory.clone(), layout).expect("the pages fill the memory")
 }
 

@@ -156,7 +156,8 @@ def slowdown():
 
     for name, step in [("8192^3 products", prefill), ("64x8192x8192 products", decode)]:
         products(1, step)
-        for what in ["blocks", "pieces", "kernel"]:
+        for what in ["blocks", "blocks-store", "pieces", "pieces-store",
+                     "kernel32", "kernel32-store", "kernel128", "kernel512", "kernel512-store"]:
             alone = [products(0.7, step)]
             churn = subprocess.Popen([GPU, "churn", "2.5", what], stdout=subprocess.PIPE, text=True)
             while "churning" not in churn.stdout.readline():
@@ -167,7 +168,7 @@ def slowdown():
             assert churn.wait() == 0
             alone.append(products(0.7, step))
             base = sum(alone) / 2
-            say(f"{name} beside copies of {what}: {base:.3f} ms alone, {beside:.3f} beside "
+            say(f"{name} beside {what}: {base:.3f} ms alone, {beside:.3f} beside "
                 f"({100 * (beside / base - 1):+.1f} %); {rate}")
 
 

@@ -1,14 +1,16 @@
 //! Speed of stores, loads and conversions; all bytes of all of them are compared.
 
-use crate::rig::{PAGE, SHAPE, Side, arena, attach, filled, median, rate, scattered, side};
-use stator_cuda::KvRoute;
+use crate::rig::{
+    PAGE, SHAPE, Side, arena, attach, filled, median, rate, scattered, side, side_of,
+};
 use stator_cuda::cuda::CudaDriver;
 use stator_cuda::driver::{Driver, DriverFence, DriverLane, MemorySource};
 use stator_cuda::fold::{PagePair, plan};
-use stator_cuda::layout::{KvLayout, PageOrder};
+use stator_cuda::layout::{KvLayout, PageOrder, PageShape};
 use stator_cuda::memory::KvMemory;
 use stator_cuda::route::CopyWay;
 use stator_cuda::runs::CopyRun;
+use stator_cuda::{KvRoute, RouteSettings};
 use stator_kv::SlotId;
 use stator_kv::arena::Arena;
 use std::sync::Arc;
@@ -40,6 +42,9 @@ pub(crate) fn measure() {
         ("256 B pieces (LBNHC), kernel and staging", PageOrder::Lbnhc, CopyWay::Kernel),
     ] {
         bench.route(what, order, way);
+    }
+    for kib in [64, 16, 8, 4] {
+        bench.pieces(kib);
     }
     for (what, order) in [
         ("2 MiB blocks (BLHNC), a call for each", PageOrder::Blhnc),
@@ -123,12 +128,27 @@ impl Bench {
         let there = scattered(SLOTS, PAGES, SLOTS);
         let back: Vec<_> = turned(&there);
         let route = |from: &Side, to: &Side| {
-            KvRoute::with_way(from.clone(), to.clone(), way).expect("a route")
+            KvRoute::new(from.clone(), to.clone(), by(way)).expect("a route")
         };
         let mut store = route(&engine, &self.slots);
         let mut load = route(&self.slots, &engine);
         assert_eq!((store.way(), load.way()), (way, way), "{what}");
         self.line(what, || run(&mut store, &there), || run(&mut load, &back));
+    }
+
+    /// Pages of as many bytes in pieces of another size.
+    fn pieces(&self, kib: u32) {
+        let shape = PageShape { layers: 2048 / kib, heads: 2, tokens: 4, content_bytes: kib << 7 };
+        let engine = side_of(shape, &self.engine_memory, PageOrder::Lbhnc);
+        let slots = side_of(shape, &self.slot_memory, PageOrder::Blhnc);
+        let there = scattered(SLOTS, PAGES, SLOTS);
+        let back: Vec<_> = turned(&there);
+        let route = |from: &Side, to: &Side| {
+            KvRoute::new(from.clone(), to.clone(), by(CopyWay::Runs)).expect("a route")
+        };
+        let (mut store, mut load) = (route(&engine, &slots), route(&slots, &engine));
+        let what = format!("{kib} KiB pieces (LBHNC), batched");
+        self.line(&what, || run(&mut store, &there), || run(&mut load, &back));
     }
 
     fn single_calls(&self, what: &str, order: PageOrder) {
@@ -153,13 +173,16 @@ impl Bench {
         let other = MemorySource::Device { bytes: PAGES as usize * PAGE };
         let other = attach(&self.driver, other);
         let there = scattered(SLOTS, PAGES, PAGES);
-        for (order, way) in [
-            (PageOrder::Blhnc, CopyWay::Kernel),
-            (PageOrder::Blhnc, CopyWay::Runs),
-            (PageOrder::Lbhnc, CopyWay::Kernel),
+        use PageOrder::{Blhnc, Lbhnc};
+        for (source, order, way) in [
+            (Lbhnc, Blhnc, CopyWay::Kernel),
+            (Lbhnc, Blhnc, CopyWay::Runs),
+            (Lbhnc, Lbhnc, CopyWay::Kernel),
+            (Blhnc, Blhnc, CopyWay::Runs),
+            (Blhnc, Blhnc, CopyWay::Kernel),
         ] {
-            let (from, to) = (side(&self.engine_memory, PageOrder::Lbhnc), side(&other, order));
-            let mut route = KvRoute::with_way(from, to, way).expect("a route");
+            let (from, to) = (side(&self.engine_memory, source), side(&other, order));
+            let mut route = KvRoute::new(from, to, by(way)).expect("a route");
             run(&mut route, &there);
             let mut times = Vec::new();
             for _ in 0..REPETITIONS {
@@ -169,7 +192,7 @@ impl Bench {
             }
             let rate = rate(BYTES, median(times));
             println!(
-                "device to device, LBHNC to {order:?}, {way:?}: {rate:.1} GB/s (bytes: tests)"
+                "device to device, {source:?} to {order:?}, {way:?}: {rate:.1} GB/s (bytes: tests)"
             );
         }
     }
@@ -184,7 +207,7 @@ impl Bench {
             ] {
                 let engine = side(&self.engine_memory, order);
                 let pairs = scattered(blocks, SLOTS, PAGES);
-                let mut load = KvRoute::with_way(self.slots.clone(), engine, way).expect("a route");
+                let mut load = KvRoute::new(self.slots.clone(), engine, by(way)).expect("a route");
                 run(&mut load, &pairs);
                 let (mut posted, mut ended) = (Vec::new(), Vec::new());
                 for _ in 0..50 {
@@ -211,14 +234,23 @@ fn run(route: &mut KvRoute<CudaDriver>, pairs: &[PagePair]) {
     route.start(pairs, &[]).expect("pages are there").wait().expect("the copies end");
 }
 
-/// Stores and loads at full rate for some seconds, while somebody else computes.
+fn by(way: CopyWay) -> RouteSettings {
+    RouteSettings { way: Some(way), ..RouteSettings::default() }
+}
+
+/// Copies at full rate for some seconds, while somebody else computes. `what` is a way, and `-store`
+/// behind it if nothing is loaded at the same time.
 pub(crate) fn churn(seconds: &str, what: &str) {
     let time = Duration::from_secs_f64(seconds.parse().expect("seconds"));
-    let (order, way) = match what {
-        "blocks" => (PageOrder::Blhnc, CopyWay::Runs),
-        "pieces" => (PageOrder::Lbhnc, CopyWay::Runs),
-        _ => (PageOrder::Lbhnc, CopyWay::Kernel),
+    let (kind, has_loads) = what.strip_suffix("-store").map_or((what, true), |kind| (kind, false));
+    let (order, way, staging_mib) = match kind {
+        "blocks" => (PageOrder::Blhnc, CopyWay::Runs, 1),
+        "pieces" => (PageOrder::Lbhnc, CopyWay::Runs, 1),
+        "kernel32" => (PageOrder::Lbhnc, CopyWay::Kernel, 32),
+        "kernel128" => (PageOrder::Lbhnc, CopyWay::Kernel, 128),
+        _ => (PageOrder::Lbhnc, CopyWay::Kernel, 512),
     };
+    let settings = RouteSettings { way: Some(way), staging_bytes: staging_mib << 20 };
     let driver = CudaDriver::open(0).unwrap_or_else(|error| panic!("no device: {error}"));
     let arena = arena(SLOTS);
     let slots = side(&attach(&driver, MemorySource::Arena(arena)), PageOrder::Blhnc);
@@ -228,16 +260,18 @@ pub(crate) fn churn(seconds: &str, what: &str) {
     let stores: Vec<_> = (0..SLOTS / 2).map(|at| PagePair { from: at * 2, to: at }).collect();
     let loads: Vec<_> =
         (SLOTS / 2..SLOTS).map(|at| PagePair { from: at, to: at * 2 - 1 }).collect();
-    let mut store = KvRoute::with_way(engine.clone(), slots.clone(), way).expect("a route");
-    let mut load = KvRoute::with_way(slots, engine, way).expect("a route");
+    let mut store = KvRoute::new(engine.clone(), slots.clone(), settings).expect("a route");
+    let mut load = KvRoute::new(slots, engine, settings).expect("a route");
     println!("churning");
     let (started, mut bytes) = (Instant::now(), 0);
     while started.elapsed() < time {
-        let moved = [store.start(&stores, &[]), load.start(&loads, &[])];
-        for transit in moved {
-            transit.expect("pages are there").wait().expect("the copies end");
+        let stored = store.start(&stores, &[]).expect("pages are there");
+        bytes += BYTES / 2;
+        if has_loads {
+            run(&mut load, &loads);
+            bytes += BYTES / 2;
         }
-        bytes += BYTES;
+        stored.wait().expect("the copies end");
     }
-    println!("churned {what}: {:.1} GB/s both ways together", rate(bytes, started.elapsed()));
+    println!("copied {:.1} GB/s", rate(bytes, started.elapsed()));
 }

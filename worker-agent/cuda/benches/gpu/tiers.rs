@@ -2,11 +2,11 @@
 
 use crate::rig::{PAGE, arena, attach, filled, median, rate, side};
 use futures::future::{BoxFuture, ready};
-use stator_cuda::KvRoute;
 use stator_cuda::cuda::CudaDriver;
 use stator_cuda::driver::MemorySource;
 use stator_cuda::fold::PagePair;
 use stator_cuda::layout::PageOrder;
+use stator_cuda::{KvRoute, RouteSettings};
 use stator_kv::arena::Arena;
 use stator_kv::disk::{DiskSettings, DiskTier};
 use stator_kv::peer::{PeerSettings, PeerTier};
@@ -63,10 +63,11 @@ fn round_trip(
         let device = attach(driver, MemorySource::Device { bytes: BYTES });
         let engine = side(&device, PageOrder::Lbhnc);
         let all: Vec<_> = (0..BLOCKS).map(|at| PagePair { from: at, to: at }).collect();
-        let mut load = KvRoute::new(slots.clone(), engine.clone()).expect("a route");
+        let mut load =
+            KvRoute::new(slots.clone(), engine.clone(), RouteSettings::default()).expect("a route");
         load.start(&all, &[]).expect("pages are there").wait().expect("the copies end");
         clear(landing);
-        let mut store = KvRoute::new(engine, slots).expect("a route");
+        let mut store = KvRoute::new(engine, slots, RouteSettings::default()).expect("a route");
         store.start(&all, &[]).expect("pages are there").wait().expect("the copies end");
     }
     let mut kv = vec![0; PAGE];

@@ -9,7 +9,7 @@ use crate::layout::{KvLayout, PageOrder, PageShape};
 use crate::memory::KvMemory;
 use crate::probe::probe;
 use crate::report::NoCuda;
-use crate::route::{CopyWay, KvRoute, KvSide};
+use crate::route::{CopyWay, KvRoute, KvSide, RouteSettings};
 use crate::runs::CopyRun;
 use stator_kv::SlotId;
 use stator_kv::arena::Arena;
@@ -31,6 +31,10 @@ fn device() -> Option<Arc<CudaDriver>> {
             None
         }
     }
+}
+
+fn by(way: CopyWay) -> RouteSettings {
+    RouteSettings { way: Some(way), staging_bytes: 1 << 20 }
 }
 
 fn slots(arena: &Arena) -> KvLayout {
@@ -73,8 +77,8 @@ fn gpu_copies_what_the_model_copies() {
             let host = KvSide::new(attach(MemorySource::Arena(arena.clone())), slots).unwrap();
             let device = attach(MemorySource::Device { bytes: engine.end() });
             let device = KvSide::new(device, engine).unwrap();
-            let mut load = KvRoute::with_way(host.clone(), device.clone(), way).unwrap();
-            let mut store = KvRoute::with_way(device, host, way).unwrap();
+            let mut load = KvRoute::new(host.clone(), device.clone(), by(way)).unwrap();
+            let mut store = KvRoute::new(device, host, by(way)).unwrap();
             let (there, back) = ([(0, 3), (1, 1), (9, 15)], [(3, 8), (15, 0), (1, 7)]);
             load.start(&pairs_of(&there), &[]).unwrap().wait().unwrap();
             store.start(&pairs_of(&back), &[]).unwrap().wait().unwrap();
@@ -103,9 +107,9 @@ fn gpu_passes_pages_between_engines_without_the_host() {
         KvSide::new(attach(MemorySource::Device { bytes: layout.end() }), layout).unwrap()
     };
     let (first, second) = (engine(first), engine(second));
-    let mut load = KvRoute::new(host.clone(), first.clone()).unwrap();
-    let mut pass = KvRoute::new(first, second.clone()).unwrap();
-    let mut store = KvRoute::new(second, host).unwrap();
+    let mut load = KvRoute::new(host.clone(), first.clone(), RouteSettings::default()).unwrap();
+    let mut pass = KvRoute::new(first, second.clone(), RouteSettings::default()).unwrap();
+    let mut store = KvRoute::new(second, host, RouteSettings::default()).unwrap();
     let lane = driver.lane().unwrap();
     load.start(&pairs_of(&[(5, 2)]), &[]).unwrap().wait().unwrap();
     let loaded = lane.fence().unwrap();
@@ -156,8 +160,8 @@ fn gpu_copies_many_pages_in_many_calls() {
         let turned: Vec<_> =
             (0..pages).map(|page| PagePair { from: page, to: pages - 1 - page }).collect();
         let before = whole(&arena);
-        let mut load = KvRoute::with_way(host.clone(), device.clone(), way).unwrap();
-        let mut store = KvRoute::with_way(device, host, way).unwrap();
+        let mut load = KvRoute::new(host.clone(), device.clone(), by(way)).unwrap();
+        let mut store = KvRoute::new(device, host, by(way)).unwrap();
         load.start(&there, &[]).unwrap().wait().unwrap();
         store.start(&turned, &[]).unwrap().wait().unwrap();
         let after = whole(&arena);

@@ -6,13 +6,18 @@ use crate::driver::{Driver, MemorySource};
 use crate::fake::FakeDriver;
 use crate::layout::{KvLayout, PageOrder, PageShape};
 use crate::memory::KvMemory;
-use crate::route::{CopyWay, KvRoute, KvSide, RouteError};
+use crate::route::{CopyWay, KvRoute, KvSide, RouteError, RouteSettings};
 use proptest::prelude::*;
 use stator_kv::arena::Arena;
 use std::sync::Arc;
 
 const PAGES: u32 = 6;
 const SHAPE: PageShape = PageShape { layers: 3, heads: 2, tokens: 4, content_bytes: 16 };
+
+/// A small staging area, so that most copies need several.
+fn by(way: CopyWay) -> RouteSettings {
+    RouteSettings { way: Some(way), staging_bytes: 1 << 10 }
+}
 
 struct Rig {
     driver: Arc<FakeDriver>,
@@ -59,11 +64,11 @@ impl Rig {
     }
 
     fn store(&self, way: CopyWay) -> KvRoute<FakeDriver> {
-        KvRoute::with_way(self.engine.clone(), self.slots.clone(), way).unwrap()
+        KvRoute::new(self.engine.clone(), self.slots.clone(), by(way)).unwrap()
     }
 
     fn load(&self, way: CopyWay) -> KvRoute<FakeDriver> {
-        KvRoute::with_way(self.slots.clone(), self.engine.clone(), way).unwrap()
+        KvRoute::new(self.slots.clone(), self.engine.clone(), by(way)).unwrap()
     }
 }
 
@@ -100,11 +105,13 @@ proptest! {
 #[test]
 fn long_runs_go_as_runs_and_short_ones_by_the_kernel() {
     let rig = layer_first();
-    let route = KvRoute::new(rig.engine.clone(), rig.slots.clone()).unwrap();
+    let route =
+        KvRoute::new(rig.engine.clone(), rig.slots.clone(), RouteSettings::default()).unwrap();
     assert_eq!(route.way(), CopyWay::Kernel);
-    let big = PageShape { layers: 2, heads: 8, tokens: 128, content_bytes: 256 };
+    let big = PageShape { layers: 2, heads: 4, tokens: 16, content_bytes: 256 };
     let rig = self::rig(KvLayout::packed(PageOrder::Lbhnc, big, PAGES).unwrap());
-    let route = KvRoute::new(rig.engine.clone(), rig.slots.clone()).unwrap();
+    let route =
+        KvRoute::new(rig.engine.clone(), rig.slots.clone(), RouteSettings::default()).unwrap();
     assert_eq!(route.way(), CopyWay::Runs);
 }
 
@@ -173,7 +180,7 @@ fn after_a_failure_at_any_call_nothing_is_on_its_way() {
             rig.driver.reach(event);
             let after = [rig.driver.foreign_fence(handle).unwrap()];
             rig.driver.fail(call);
-            let made = KvRoute::with_way(rig.engine.clone(), rig.slots.clone(), way);
+            let made = KvRoute::new(rig.engine.clone(), rig.slots.clone(), by(way));
             let done = made.and_then(|mut route| {
                 let transit = route.start(&pairs_of(&[(0, 1), (3, 2)]), &after)?;
                 Ok(transit.wait()?)
