@@ -10,6 +10,7 @@ pub(crate) fn run(input: &[u8]) {
             ShimMessage::Ask(ask) => ask.keys.len(),
             ShimMessage::Filled(filled) => filled.len(),
             ShimMessage::Touch(keys) => keys.len(),
+            ShimMessage::Tokens(frame) => frame.blocks.len(),
             _ => 0,
         };
         assert!(count <= KEYS_MAX);

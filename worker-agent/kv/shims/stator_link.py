@@ -14,9 +14,9 @@ import threading
 import time
 from collections import deque
 
-HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE = range(1, 9)
+HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS = range(1, 10)
 WELCOME, REFUSED, FOUND, READY, GRANT, DUP = range(65, 71)
-PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES = 2, 1024, 65536, 65536
+PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES, NAMES_BYTES = 2, 1024, 65536, 65536, 256
 # Longest waits: of a call, of a request for FOUND and for READY, and until the agent is tried again.
 CALL_S, FOUND_S, READY_S, RETRY_S = 0.002, 0.05, 2.0, 1.0
 # What a pulse counts.
@@ -54,6 +54,27 @@ class Ask:
         self.places = {key: place for place, key in enumerate(keys)}
         # Slots of the first blocks, and how many more come.
         self.ready, self.pending, self.is_found = [], 0, False
+
+
+class Prompt:
+    """A request's hashes, and what names its blocks for routers: tokens, adapter and salt, where no
+    media take part in it. They are read when a block is stored: its copy may end after the request."""
+
+    def __init__(self, request, spec):
+        self.hashes, self.tokens = request.block_hashes, getattr(request, "all_token_ids", ())
+        self.chunk, self.step = spec.chunk, spec.hashes_per_chunk
+        lora = getattr(getattr(request, "lora_request", None), "lora_name", None) or ""
+        self.names = lora.encode(), (getattr(request, "cache_salt", None) or "").encode()
+        others = getattr(request, "mm_features", None), getattr(request, "prompt_embeds", None)
+        if others[0] or others[1] is not None or max(map(len, self.names)) > NAMES_BYTES:
+            self.tokens = ()
+
+    def words(self, depth):
+        """Names of the sequence, hash of the block before, and tokens; None if they are not known."""
+        tokens = self.tokens[depth * self.chunk : (depth + 1) * self.chunk]
+        before = self.hashes[depth * self.step - 1] if depth else bytes(32)
+        is_whole = len(tokens) == self.chunk
+        return (self.names, before + struct.pack(f"<{len(tokens)}I", *tokens)) if is_whole else None
 
 
 class Link:
@@ -189,12 +210,22 @@ class Link:
             self._send(END, number=ask.number)
 
     def _filled(self, entries):
-        """Hands over slots that have been filled: key, slot and depth of each."""
+        """Hands over slots that have been filled: key, slot, depth and words of each."""
         for first in range(0, len(entries), KEYS_MAX):
             part = entries[first : first + KEYS_MAX]
-            body = b"".join(key + struct.pack("<II", slot, depth) for key, slot, depth in part)
+            self._tell([(key, *words) for key, _, _, words in part if words])
+            body = b"".join(key + struct.pack("<II", slot, depth) for key, slot, depth, _ in part)
             self._send(FILLED, struct.pack("<I", len(part)) + body)
         self.counts[STORED] += len(entries)
+
+    def _tell(self, words):
+        """Tells the tokens of blocks of one request, so that routers hear where the blocks are."""
+        size = max((len(key + text) for key, _, text in words), default=1)
+        most = (PACKET_BYTES - 1024) // size
+        for first in range(0, len(words) if most else 0, most or 1):
+            part, (lora, salt) = words[first : first + most], words[first][1]
+            head = struct.pack("<4I", (size - 68) // 4, len(lora), len(salt), len(part)) + lora + salt
+            self._send(TOKENS, head + b"".join(key + text for key, _, text in part))
 
     def fault(self, entry):
         """Ends the tiers for good because of the exception that is being handled."""

@@ -45,7 +45,10 @@ def request(name, blocks):
     keys = [base.make_offload_key(value, 0) for value in hashes]
     for place, key in enumerate(keys):
         context.set_offload_key_position(key, (place + 1) * TOKENS)
-    return SimpleNamespace(request_id=name, block_hashes=hashes), context, keys
+    asked = SimpleNamespace(
+        request_id=name, block_hashes=hashes, all_token_ids=list(range(blocks * TOKENS)),
+        lora_request=None, cache_salt="salt", mm_features=[], prompt_embeds=None)
+    return asked, context, keys
 
 
 def packet(kind, body=b"", number=0, flags=0):
@@ -63,6 +66,7 @@ class Agent:
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.path, self.answer, self.heard = os.path.join(folder.name, "sock"), answer, []
+        self.packets, self.pulsed = [], threading.Event()
         self.arena = os.memfd_create("arena")
         test.addCleanup(os.close, self.arena)
         os.ftruncate(self.arena, SLOTS * PAGE)
@@ -86,6 +90,9 @@ class Agent:
             while got := peer.recv(1 << 20):
                 kind, _, _, number = struct.unpack_from("<HHIQ", got)
                 self.heard.append(kind)
+                self.packets.append(got)
+                if kind == link.PULSE:
+                    self.pulsed.set()
                 if kind == link.HELLO:
                     welcome = packet(link.WELCOME, struct.pack("<16sIIQ", BOOT, SLOTS, SLOTS, PAGE))
                     socket.send_fds(peer, [welcome], [self.arena])
@@ -186,6 +193,47 @@ class NeverRaises(unittest.TestCase):
         self.assertTrue(manager.is_idle())
         # What the agent has is not stored again.
         self.assertEqual(manager.prepare_store(keys, context).keys_to_store, keys[2:])
+
+    def stored(self, change=lambda asked: None):
+        """What the agent is sent about two blocks of a request that are stored when it has ended."""
+        agent = Agent(self)
+        manager = spec(agent.path).get_manager()
+        asked, context, keys = request("r", 2)
+        change(asked)
+        manager.arrive(asked)
+        with manager.lock:
+            manager.news.wait_for(lambda: len(manager.credit) >= len(keys), 20)
+        self.assertEqual(manager.prepare_store(keys, context).keys_to_store, keys)
+        manager.on_request_finished(context)
+        manager.complete_store(keys, context)
+        # PULSE comes after them.
+        agent.pulsed.clear()
+        self.assertTrue(agent.pulsed.wait(20))
+        self.assertFalse(manager.counts[link.FAULTS])
+        manager.shutdown()
+        return [got for got in agent.packets if got[0] in (link.TOKENS, link.FILLED)], keys
+
+    def test_tokens_of_stored_blocks_are_told_before_they_are_filled(self):
+        (tokens, filled), keys = self.stored()
+        self.assertEqual((tokens[0], filled[0]), (link.TOKENS, link.FILLED))
+        self.assertEqual(struct.unpack_from("<4I", tokens, 16), (TOKENS, 0, 4, 2))
+        numbers = struct.pack(f"<{2 * TOKENS}I", *range(2 * TOKENS))
+        blocks = keys[0] + bytes(32) + numbers[: 4 * TOKENS] + keys[1] + keys[0][:32]
+        self.assertEqual(tokens[32:], b"salt" + blocks + numbers[4 * TOKENS :])
+
+    def test_tokens_that_do_not_name_a_block_are_not_told(self):
+        def with_media(asked):
+            asked.mm_features = [object()]
+
+        def without_tokens(asked):
+            asked.all_token_ids = []
+
+        def long_salt(asked):
+            asked.cache_salt = "s" * 257
+
+        for change in (with_media, without_tokens, long_salt):
+            (filled,), _ = self.stored(change)
+            self.assertEqual(filled[0], link.FILLED)
 
     def test_a_copy_that_fails_is_reported_as_done_and_ends_the_link(self):
         agent = Agent(self)

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import torch
-from stator_link import LOADED, Link, guarded, hello
+from stator_link import LOADED, Link, Prompt, guarded, hello
 from vllm import __version__
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
@@ -47,8 +47,8 @@ class Manager(Link, base.OffloadingManager):
     def __init__(self, spec):
         super().__init__(spec.path, spec.hello(0), logger)
         self.spec = spec
-        # Hashes and ask of each request; its ask while it is loaded; slots being filled, by key.
-        self.hashes, self.told, self.loads, self.stores = {}, {}, {}, {}
+        # Prompt and ask of each request; its ask while it is loaded; slots being filled, by key.
+        self.prompts, self.told, self.loads, self.stores = {}, {}, {}, {}
         # Whether a load may follow a lookup of this step; start and tokens of the last step.
         self.may_load, self.steps, self.quiet_until, self.last = False, 0, 0, (0.0, 0)
         self.start()
@@ -57,13 +57,13 @@ class Manager(Link, base.OffloadingManager):
         return not (self.may_load or self.loads or self.stores or self.steps < self.quiet_until)
 
     def arrive(self, request):
-        self.hashes[request.request_id] = request.block_hashes
+        self.prompts[request.request_id] = Prompt(request, self.spec)
         self._inquire(request.request_id)
 
     def _inquire(self, request):
         """Once for each request and preemption: what failed to load is not offered again."""
         step = self.spec.hashes_per_chunk
-        keys = [value + self.spec.group for value in self.hashes[request][step - 1 :: step]]
+        keys = [value + self.spec.group for value in self.prompts[request].hashes[step - 1 :: step]]
         self.told[request] = self._ask(keys)
 
     def lookup(self, key, req_context):
@@ -90,18 +90,20 @@ class Manager(Link, base.OffloadingManager):
         new = [key for key in keys if key not in held and key not in self.stores]
         new = new[: len(self.credit)] if self.boot else []
         slots = [self.credit.popleft() for _ in new]
-        self.stores.update(zip(new, slots))
+        end, prompt = req_context.get_offload_key_position, self.prompts.get(req_context.req_id)
+        depths = [end(key) // self.spec.chunk - 1 for key in new]
+        words = [prompt and prompt.words(depth) for depth in depths]
+        self.stores.update(zip(new, zip(slots, depths, words)))
         return base.PrepareStoreOutput(new, Slots(self.boot, slots), [])
 
     def complete_store(self, keys, req_context, success=True):
-        depth = lambda key: req_context.get_offload_key_position(key) // self.spec.chunk - 1
-        self._filled([(key, self.stores.pop(key), depth(key)) for key in keys if key in self.stores])
+        self._filled([(key, *self.stores.pop(key)) for key in keys if key in self.stores])
 
     def on_new_request(self, req_context):
         return base.RequestOffloadingContext()
 
     def on_request_finished(self, req_context):
-        self.hashes.pop(req_context.req_id, None)
+        self.prompts.pop(req_context.req_id, None)
         ask = self.told.pop(req_context.req_id, None)
         if req_context.req_id not in self.loads:
             self._end(ask)
@@ -226,13 +228,11 @@ class Worker(Link, base.OffloadingWorker):
         return blocks
 
     def wait(self, job_ids):
-        for arena in self.arenas.values():
-            arena.wait(job_ids)
+        [arena.wait(job_ids) for arena in self.arenas.values()]
 
     def shutdown(self):
         super().shutdown()
-        for arena in self.arenas.values():
-            arena.shutdown()
+        [arena.shutdown() for arena in self.arenas.values()]
 
 
 class Spec(base.OffloadingSpec):

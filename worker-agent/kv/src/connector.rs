@@ -5,6 +5,7 @@
 //!
 //! - `serve`: a connection from HELLO to its end. - `session`: what a scheduler wants of the cache.
 //! - `filler`: checksums of what it filled, and new grants. - `outbox`: answers, in order.
+//! - `words`: tokens of blocks, by which routers name them. - `presence`: who can load what is held.
 //! - `form`: KV that no agent can keep.
 //! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
 
@@ -19,6 +20,8 @@ mod form;
 pub mod names;
 #[cfg(target_os = "linux")]
 mod outbox;
+#[cfg(target_os = "linux")]
+mod presence;
 #[cfg(target_os = "linux")]
 mod quarantine;
 #[cfg(target_os = "linux")]
@@ -35,6 +38,8 @@ mod socket;
 #[cfg(test)]
 mod tests;
 pub mod wire;
+#[cfg(target_os = "linux")]
+mod words;
 
 pub use decode::MessageError;
 #[cfg(not(target_os = "linux"))]
@@ -42,5 +47,5 @@ pub use elsewhere::ConnectorServer;
 #[cfg(target_os = "linux")]
 pub use server::ConnectorServer;
 pub use settings::{
-    CacheOpener, ConnectorReport, ConnectorSettings, EventHashes, EventResolver, SchedulerReport,
+    CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, SchedulerReport,
 };

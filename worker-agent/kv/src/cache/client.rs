@@ -5,6 +5,7 @@ use super::settings::ProgressListener;
 use super::shared::{Question, SharedStore};
 use crate::store::{Found, OwnerId, RequestId, SlotContent};
 use crate::{Block, SlotId};
+use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,11 @@ impl Client {
     /// The arena has no such slot, or `kv` has not the size of a block.
     pub fn store(&self, slot: SlotId, block: Block, kv: &[u8]) -> Option<SlotId> {
         self.store.store(self.owner, slot, block, kv)
+    }
+
+    /// The hash by which routers know a block, if the block is held and its hash is known.
+    pub fn event_hash(&self, name: BlockName) -> Option<SequenceHash> {
+        self.store.event_hash(name)
     }
 
     /// Ends the client while its engine may still read and fill its slots, which stay as they are

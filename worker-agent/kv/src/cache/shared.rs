@@ -9,6 +9,7 @@ use crate::tier::{TierError, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
+use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -218,6 +219,10 @@ impl SharedStore {
             state.questions.close((owner, request));
             state.store.end(owner, request, now);
         });
+    }
+
+    pub(super) fn event_hash(&self, name: BlockName) -> Option<SequenceHash> {
+        self.state.lock().store.event_hash(name)
     }
 
     pub(super) fn clear(&self) {

@@ -1,9 +1,9 @@
 //! Bytes to messages. Whatever the bytes are, they are a message or a reason why not.
 
 use super::wire::{
-    ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, ENGINE_BYTES_MAX, EngineKey, FILLED_BYTES,
-    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, PROTOCOL, RefusalCode, ShimMessage, ShimPulse,
-    ShimRole, TEXT_BYTES_MAX, Welcome, kind,
+    ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, BlockTokens, ENGINE_BYTES_MAX, EngineKey,
+    FILLED_BYTES, FilledSlot, Hello, KEY_BYTES, KEYS_MAX, NAMESPACE_BYTES_MAX, PROTOCOL,
+    RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -59,6 +59,7 @@ impl ShimMessage {
             kind::RESET => Self::Reset { namespace: body.array()? },
             kind::SHIM_PULSE => Self::Pulse(read_pulse(&mut body)?),
             kind::SHIM_BYE => Self::Bye,
+            kind::TOKENS => Self::Tokens(read_tokens(&mut body)?),
             kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)
@@ -156,6 +157,27 @@ fn read_filled(body: &mut Body<'_>) -> Result<Vec<FilledSlot>, MessageError> {
         Ok(FilledSlot { key, slot: SlotId(fields.u32()?), depth: fields.u32()? })
     };
     entries.iter().map(read).collect()
+}
+
+fn read_tokens(body: &mut Body<'_>) -> Result<TokensFrame, MessageError> {
+    let block_tokens = body.u32()? as usize;
+    let lora_bytes = body.count("adapter length", NAMESPACE_BYTES_MAX)?;
+    let salt_bytes = body.count("salt length", NAMESPACE_BYTES_MAX)?;
+    let count = body.count("blocks", KEYS_MAX)?;
+    let (lora, salt) = (body.text(lora_bytes)?, body.text(salt_bytes)?);
+    // A frame without blocks or tokens tells nothing.
+    if count == 0 || block_tokens == 0 {
+        return Err(MessageError::Value("count or block tokens"));
+    }
+    let read = |_| {
+        let (key, before) = (EngineKey(body.array()?), body.array()?);
+        let bytes = block_tokens.checked_mul(4).ok_or(MessageError::Short)?;
+        let (tokens, _) = body.take(bytes)?.as_chunks::<4>();
+        let tokens = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
+        Ok(BlockTokens { key, before, tokens })
+    };
+    let blocks = (0..count).map(read).collect::<Result<_, _>>()?;
+    Ok(TokensFrame { lora, salt, blocks })
 }
 
 fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, MessageError> {

@@ -1,8 +1,9 @@
 //! Messages to bytes.
 
 use super::wire::{
-    AgentMessage, AskFrame, AskProgress, EngineKey, FilledSlot, HEADER_BYTES, Hello, PROTOCOL,
-    RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, Welcome, kind,
+    AgentMessage, AskFrame, AskProgress, BlockTokens, EngineKey, FilledSlot, HEADER_BYTES, Hello,
+    PROTOCOL, RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome,
+    kind,
 };
 use crate::SlotId;
 
@@ -20,6 +21,7 @@ impl ShimMessage {
             Self::Reset { namespace } => Packet::new(kind::RESET, 0).bytes(namespace).end(),
             Self::Pulse(pulse) => encode_pulse(pulse),
             Self::Bye => Packet::new(kind::SHIM_BYE, 0).end(),
+            Self::Tokens(tokens) => encode_tokens(tokens),
         }
     }
 }
@@ -76,6 +78,19 @@ fn encode_filled(filled: &[FilledSlot]) -> Vec<u8> {
         packet.bytes(&entry.key.0).u32(entry.slot.0).u32(entry.depth)
     };
     filled.iter().fold(packet, add).end()
+}
+
+fn encode_tokens(frame: &TokensFrame) -> Vec<u8> {
+    let TokensFrame { lora, salt, blocks } = frame;
+    let block_tokens = blocks.first().map_or(0, |block| block.tokens.len());
+    let packet = Packet::new(kind::TOKENS, 0).u32(block_tokens as u32).u32(lora.len() as u32);
+    let packet = packet.u32(salt.len() as u32).u32(blocks.len() as u32);
+    let packet = packet.bytes(lora.as_bytes()).bytes(salt.as_bytes());
+    let add = |packet: Packet, block: &BlockTokens| {
+        let packet = packet.bytes(&block.key.0).bytes(&block.before);
+        block.tokens.iter().fold(packet, |packet, token| packet.u32(*token))
+    };
+    blocks.iter().fold(packet, add).end()
 }
 
 fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {

@@ -3,6 +3,7 @@
 
 use super::outbox::EngineOutbox;
 use super::wire::AgentMessage;
+use super::words::{BlockWords, WordNames};
 use crate::cache::Client;
 use crate::{Block, SlotId};
 use parking_lot::{Condvar, Mutex};
@@ -28,9 +29,19 @@ struct FillerWork {
     changed: Condvar,
 }
 
+/// A slot that holds a block now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FilledBlock {
+    pub(super) slot: SlotId,
+    /// The block, without hashes.
+    pub(super) block: Block,
+    /// What routers name it by.
+    pub(super) words: Option<BlockWords>,
+}
+
 #[derive(Debug, Default)]
 struct FillerState {
-    filled: Vec<(SlotId, Block)>,
+    filled: Vec<FilledBlock>,
     top_up: bool,
     end: bool,
 }
@@ -78,7 +89,7 @@ impl Filler {
     }
 
     /// Registers filled slots, soon.
-    pub(super) fn fill(&self, filled: impl IntoIterator<Item = (SlotId, Block)>) {
+    pub(super) fn fill(&self, filled: impl IntoIterator<Item = FilledBlock>) {
         self.work.state.lock().filled.extend(filled);
         self.work.changed.notify_one();
     }
@@ -109,7 +120,7 @@ impl Drop for Filler {
 fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Credit) {
     let mut granted = 0;
     loop {
-        let filled = {
+        let mut filled = {
             let mut state = work.state.lock();
             while state.filled.is_empty() && !state.top_up {
                 if state.end {
@@ -120,8 +131,10 @@ fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Cr
             state.top_up = false;
             std::mem::take(&mut state.filled)
         };
+        name_all(&mut filled, client);
         for batch in filled.chunks(BATCH) {
-            let duplicates = client.filled(batch);
+            let named: Vec<_> = batch.iter().map(|filled| (filled.slot, filled.block)).collect();
+            let duplicates = client.filled(&named);
             granted -= (batch.len() - duplicates.len()).min(granted);
             outbox.send_slots(&duplicates, AgentMessage::Duplicate);
         }
@@ -129,5 +142,17 @@ fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Cr
         let slots = client.grant(credit.target.saturating_sub(granted));
         granted += slots.len();
         outbox.send_slots(&slots, AgentMessage::Grant);
+    }
+}
+
+/// Gives blocks the hashes by which routers know them. It is done here and not where FILLED is heard:
+/// the blocks before may be waiting for their checksums.
+fn name_all(filled: &mut [FilledBlock], client: &Client) {
+    let mut names = WordNames::default();
+    // A shim reports blocks in any order.
+    let mut order: Vec<_> = filled.iter_mut().collect();
+    order.sort_unstable_by_key(|filled| filled.block.depth);
+    for FilledBlock { block, words, .. } in order {
+        *block = names.name(*block, *words, client);
     }
 }

@@ -30,13 +30,6 @@ impl KeyNames {
     }
 }
 
-/// The number by which an engine's KV events give the block's hash: the low 64 bits of the 32
-/// bytes, read as big endian.
-pub fn event_hash(key: &EngineKey) -> u64 {
-    let (words, _) = key.0.as_chunks();
-    u64::from_be_bytes(words[3])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,10 +63,5 @@ mod tests {
         let spaced = KeyNames::new(&[7; 32], &[9; 16]).name(&key());
         let expected = (0x1dd5e47f54ddc0f8869acc23f32351fb, 0x8bc55303632a643b90d9fdafd7a5c2b);
         assert_eq!((plain.0, spaced.0), expected);
-    }
-
-    #[test]
-    fn events_name_blocks_by_the_end_of_the_hash() {
-        assert_eq!(event_hash(&key()), 0x18191a1b1c1d1e1f);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::decode::MessageError;
 use super::filler::{Credit, Filler};
+use super::presence::Presence;
 use super::session::{EngineView, SchedulerSession, ShimFault};
 use super::settings::SchedulerReport;
 use super::shared::{ConnectorState, EngineLink, Refused};
@@ -10,6 +11,7 @@ use super::wire::{
     AgentMessage, AskProgress, Hello, MESSAGE_BYTES_MAX, PROTOCOL, RefusalCode, ShimMessage,
     ShimPulse, ShimRole, Welcome,
 };
+use super::words::ToldWords;
 use crate::cache::TieredCache;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
@@ -277,7 +279,8 @@ fn session(
         client,
         outbox: Arc::clone(&link.outbox),
         filler,
-        resolver: Arc::clone(&shared.settings.resolver),
+        presence: Presence::begin(Arc::clone(&shared.settings.watch), hello.block_tokens),
+        told: ToldWords::default(),
         slots: cache.arena().slots(),
         engine: EngineView::new(hello),
     })

@@ -1,13 +1,16 @@
 //! The conversation with the scheduler of an engine, after HELLO.
 
-use super::filler::Filler;
-use super::names::{KeyNames, event_hash};
+use super::filler::{FilledBlock, Filler};
+use super::names::KeyNames;
 use super::outbox::EngineOutbox;
-use super::settings::EventResolver;
-use super::wire::{AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse};
+use super::presence::Presence;
+use super::wire::{
+    AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse, TokensFrame,
+};
+use super::words::ToldWords;
+use crate::Block;
 use crate::cache::Client;
 use crate::store::RequestId;
-use crate::{Block, SlotId};
 use rustc_hash::FxHashSet;
 use stator_protos::name::BlockName;
 use std::sync::Arc;
@@ -27,6 +30,10 @@ pub(super) enum ShimFault {
     Frames(u64),
     #[error("more slots are filled than there are, or slot {0} does not exist")]
     Slot(u32),
+    #[error("more blocks have tokens than a FILLED has entries")]
+    Words,
+    #[error("TOKENS gives a block {0} tokens, HELLO said {1}")]
+    BlockTokens(usize, u32),
     #[error("PULSE is for another start of the agent")]
     Boot,
 }
@@ -36,7 +43,9 @@ pub(super) struct SchedulerSession {
     pub(super) client: Arc<Client>,
     pub(super) outbox: Arc<EngineOutbox>,
     pub(super) filler: Filler,
-    pub(super) resolver: Arc<EventResolver>,
+    pub(super) presence: Presence,
+    /// Tokens of blocks that are to be filled.
+    pub(super) told: ToldWords,
     /// Slots of the arena.
     pub(super) slots: u32,
     pub(super) engine: EngineView,
@@ -46,6 +55,7 @@ pub(super) struct SchedulerSession {
 #[derive(Debug)]
 pub(super) struct EngineView {
     fingerprint: [u8; 32],
+    block_tokens: u32,
     names: KeyNames,
     prefill: Duration,
     asking: Option<PartialAsk>,
@@ -64,6 +74,7 @@ impl EngineView {
     pub(super) fn new(hello: &Hello) -> Self {
         Self {
             fingerprint: hello.fingerprint,
+            block_tokens: hello.block_tokens,
             names: KeyNames::new(&hello.fingerprint, &[0; 16]),
             prefill: Duration::from_micros(hello.prefill_us.into()),
             asking: None,
@@ -104,6 +115,7 @@ impl SchedulerSession {
                     self.filler.top_up();
                 }
             }
+            ShimMessage::Tokens(frame) => return self.tokens(&frame),
             ShimMessage::Filled(filled) => return self.filled(&filled),
             ShimMessage::Touch(keys) => {
                 let names: Vec<_> = keys.iter().map(|key| self.engine.names.name(key)).collect();
@@ -111,6 +123,8 @@ impl SchedulerSession {
             }
             ShimMessage::Reset { namespace } => {
                 self.engine.names = KeyNames::new(&self.engine.fingerprint, &namespace);
+                self.told.clear();
+                self.presence.reset();
                 // The rest of a request would come under other names than its beginning.
                 if self.engine.asking.is_some() {
                     return Err(ShimFault::Misplaced("RESET within a request"));
@@ -154,22 +168,29 @@ impl SchedulerSession {
         Ok(())
     }
 
-    fn filled(&self, filled: &[FilledSlot]) -> Result<(), ShimFault> {
+    fn tokens(&mut self, frame: &TokensFrame) -> Result<(), ShimFault> {
+        let told = frame.blocks.first().map_or(0, |block| block.tokens.len());
+        if told != self.engine.block_tokens as usize {
+            return Err(ShimFault::BlockTokens(told, self.engine.block_tokens));
+        }
+        // After a reset the same tokens have other KV, of which routers hear nothing.
+        let is_taken = self.presence.is_reset() || self.told.add(frame, &self.engine.names);
+        if is_taken { Ok(()) } else { Err(ShimFault::Words) }
+    }
+
+    fn filled(&mut self, filled: &[FilledSlot]) -> Result<(), ShimFault> {
         if let Some(entry) = filled.iter().find(|entry| entry.slot.0 >= self.slots) {
             return Err(ShimFault::Slot(entry.slot.0));
         }
         if self.filler.backlog() + filled.len() > self.slots as usize {
             return Err(ShimFault::Slot(self.slots));
         }
-        self.filler.fill(filled.iter().map(|entry| self.block(entry)));
+        self.filler.fill(filled.iter().map(|entry| {
+            let name = self.engine.names.name(&entry.key);
+            let block = Block { name, hash: None, parent: None, depth: entry.depth };
+            FilledBlock { slot: entry.slot, block, words: self.told.of(name) }
+        }));
+        self.told.clear();
         Ok(())
-    }
-
-    fn block(&self, entry: &FilledSlot) -> (SlotId, Block) {
-        let name = self.engine.names.name(&entry.key);
-        let events = (self.resolver)(event_hash(&entry.key));
-        let hash = events.map(|events| events.hash);
-        let parent = events.and_then(|events| events.parent);
-        (entry.slot, Block { name, hash, parent, depth: entry.depth })
     }
 }

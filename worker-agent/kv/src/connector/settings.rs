@@ -3,7 +3,6 @@
 use super::wire::ShimPulse;
 use crate::BlockForm;
 use crate::cache::TieredCache;
-use stator_protos::hash::SequenceHash;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,24 +10,33 @@ use std::sync::Arc;
 /// Opens the cache for KV of a form.
 pub type CacheOpener = dyn Fn(BlockForm) -> Result<Arc<TieredCache>, String> + Send + Sync;
 
-/// Hashes of a block in KV events.
+/// A change of the engines that can load what the tiers hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventHashes {
-    /// The hash by which routers know the block.
-    pub hash: SequenceHash,
-    /// The hash of the block before it; `None` for the first of a sequence.
-    pub parent: Option<SequenceHash>,
+pub enum EngineChange {
+    /// The scheduler of an engine has connected. It finds what is held under no namespace.
+    Joined {
+        /// Tokens of its blocks.
+        block_tokens: u32,
+    },
+    /// The keys of a connected scheduler have another meaning from here on: nothing that is held
+    /// counts for it any more. Told once of each connection.
+    Reset,
+    /// A connected scheduler has gone.
+    Left {
+        /// Whether its keys had been reset.
+        was_reset: bool,
+    },
 }
 
-/// Finds what an engine's KV events said of the block that they call by this number.
-pub type EventResolver = dyn Fn(u64) -> Option<EventHashes> + Send + Sync;
+/// Hears which engines can load what the tiers hold. Returns at once.
+pub type EngineWatch = dyn Fn(EngineChange) + Send + Sync;
 
 /// Settings of the server that engines connect to.
 pub struct ConnectorSettings {
     /// Path of the socket, in a folder that is the agent's alone.
     pub socket: PathBuf,
-    /// Finds hashes for KV events of tiers.
-    pub resolver: Arc<EventResolver>,
+    /// Hears which engines can load what is held.
+    pub watch: Arc<EngineWatch>,
     /// Opens the cache at the first HELLO, which says the form.
     pub open: Box<CacheOpener>,
     /// Most connections at a time: a scheduler and its workers need one each.
@@ -38,10 +46,9 @@ pub struct ConnectorSettings {
 }
 
 impl ConnectorSettings {
-    /// Settings with the usual bounds and without hashes for KV events.
+    /// Settings with the usual bounds, and a watch that does nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
-        let resolver: Arc<EventResolver> = Arc::new(|_| None);
-        Self { socket, resolver, open, connections_max: 64, credit_max: 1024 }
+        Self { socket, watch: Arc::new(|_| ()), open, connections_max: 64, credit_max: 1024 }
     }
 }
 

@@ -6,3 +6,4 @@ mod conduct;
 mod invariants;
 mod kills;
 mod kit;
+mod naming;

@@ -19,6 +19,8 @@
 //! 5. When all ranks have filled a granted slot, the shim sends FILLED. The slot is the agent's
 //!    from then on, unless DUP gives it back: the agent had the block already. A worker that could
 //!    not fill a slot has closed its connection before; the agent then takes no more of FILLED.
+//!    Where the shim knows the tokens of the blocks it sends TOKENS before FILLED: the agent can tell
+//!    routers of these blocks then.
 //! 6. Once a second the shim sends PULSE, and the agent answers PULSE.
 //!
 //! **HELLO is a promise**: no copy that began under an earlier connection of this engine touches
@@ -55,6 +57,7 @@
 //! | 6 | RESET | `namespace` 16 bytes |
 //! | 7 | PULSE | see below |
 //! | 8 | BYE | nothing |
+//! | 9 | TOKENS | see below |
 //!
 //! - ASK: keys of a request from its first block on. `total` is the number of keys of the request,
 //!   at most [`ASK_KEYS_MAX`]; `first` is how many came in frames before. Frames of a request
@@ -85,6 +88,18 @@
 //! | 100 | form length | u32 | 0 to 1,024 |
 //! | 104 | engine | text | id of the engine, the same for its scheduler and workers |
 //! | | form | text | what the fingerprint covers, in words, for refusals and the log |
+//!
+//! TOKENS, 16 bytes, two texts in UTF-8 and `count` entries; of the blocks of the next FILLED, at most
+//! [`KEYS_MAX`] in all messages before it:
+//!
+//! | at | field | type | |
+//! | --- | --- | --- | --- |
+//! | 16 | block tokens | u32 | as in HELLO |
+//! | 20 | adapter length | u32 | 0 to 256 |
+//! | 24 | salt length | u32 | 0 to 256 |
+//! | 28 | count | u32 | at least 1 |
+//! | 32 | adapter, salt | text | name of the LoRA adapter and cache salt of the sequence; empty: none |
+//! | | entries | | key, 32 bytes of the hash of the block before (zeros for the first block), tokens u32 |
 //!
 //! PULSE of the shim, 64 bytes; counts are since the connection began:
 //!
@@ -142,6 +157,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + 4 + KEYS_MAX * FILLED_BYTES;
 /// Most bytes of an engine's id.
 pub const ENGINE_BYTES_MAX: usize = 256;
+/// Most bytes of the name of an adapter, and of a cache salt.
+pub const NAMESPACE_BYTES_MAX: usize = 256;
 /// Most bytes of the words for a form, and of a refusal.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
@@ -160,6 +177,7 @@ pub(super) mod kind {
     pub(crate) const RESET: u16 = 6;
     pub(crate) const SHIM_PULSE: u16 = 7;
     pub(crate) const SHIM_BYE: u16 = 8;
+    pub(crate) const TOKENS: u16 = 9;
     pub(crate) const WELCOME: u16 = 65;
     pub(crate) const REFUSED: u16 = 66;
     pub(crate) const FOUND: u16 = 67;
@@ -199,6 +217,8 @@ pub enum ShimMessage {
     Pulse(ShimPulse),
     /// The engine ends.
     Bye,
+    /// The tokens of blocks that the next [`ShimMessage::Filled`] has.
+    Tokens(TokensFrame),
 }
 
 /// The process that connects, and the form of its KV.
@@ -259,6 +279,28 @@ pub struct FilledSlot {
     pub slot: SlotId,
     /// Blocks before it in its sequence.
     pub depth: u32,
+}
+
+/// Tokens of blocks of one sequence, by which routers name them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokensFrame {
+    /// Name of the LoRA adapter; empty for none.
+    pub lora: String,
+    /// Cache salt; empty for none.
+    pub salt: String,
+    /// The blocks, which have equally many tokens.
+    pub blocks: Vec<BlockTokens>,
+}
+
+/// Tokens of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockTokens {
+    /// The block.
+    pub key: EngineKey,
+    /// Hash of the block before it; zeros for the first one.
+    pub before: [u8; 32],
+    /// Its tokens.
+    pub tokens: Vec<u32>,
 }
 
 /// A sign of life with counts since the connection began.

@@ -38,6 +38,14 @@ impl BlockIndex {
         self.0.get(&name)?.slot
     }
 
+    /// Takes the hashes of a known block that had none; the block's place then.
+    pub(super) fn learn(&mut self, block: Block) -> Option<KnownBlock> {
+        let unnamed = |known: &&mut KnownBlock| known.hash.is_none() && block.hash.is_some();
+        let known = self.0.get_mut(&block.name).filter(unnamed)?;
+        (known.hash, known.parent) = (block.hash, block.parent);
+        Some(*known)
+    }
+
     pub(super) fn set_slot(&mut self, block: Block, slot: SlotId) {
         self.of(block).slot = Some(slot);
     }

@@ -2,8 +2,13 @@
 
 use super::requests::Owner;
 use super::slots::SlotState;
-use super::{BlockStore, Filled, OwnerId};
+use super::tiers::tiers_of;
+use super::{Action, BlockStore, Filled, OwnerId};
+use crate::tier::TierEvent;
 use crate::{Block, Checksum, Now, SlotId};
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
 
 impl BlockStore {
     /// A new owner.
@@ -82,6 +87,7 @@ impl BlockStore {
         if !is_granted || self.live_owner(owner).is_none() {
             return Filled::NotGranted;
         }
+        self.learn_hashes(block);
         if let Some(other) = self.index.slot(block.name) {
             match &mut self.slots[other].state {
                 // A tier may take long, or never answer: what was computed is there now. Those
@@ -100,6 +106,22 @@ impl BlockStore {
         self.stats.filled += 1;
         self.register(slot, block, now);
         Filled::Registered
+    }
+
+    /// The hash by which routers know a block, if the block is held and its hash is known.
+    pub fn event_hash(&self, name: BlockName) -> Option<SequenceHash> {
+        self.index.find(name)?.hash
+    }
+
+    /// Tells where a block is that was there before its hashes were known.
+    fn learn_hashes(&mut self, block: Block) {
+        let Some(known) = self.index.learn(block) else { return };
+        let block = known.block(block.name);
+        let in_slot = known.slot.is_some_and(|slot| self.slots[slot].state == SlotState::Ready);
+        let below = tiers_of(known.tiers).map(|tier| self.tier(tier).settings.medium);
+        let media: Vec<_> = in_slot.then_some(Medium::Host).into_iter().chain(below).collect();
+        let stored = |medium| Action::Event(TierEvent::Stored { block, medium });
+        self.actions.extend(media.into_iter().map(stored));
     }
 
     fn live_owner(&self, owner: OwnerId) -> Option<&Owner> {

@@ -2,11 +2,11 @@
 
 use super::super::names::KeyNames;
 use super::super::wire::*;
-use super::super::{ConnectorServer, ConnectorSettings};
+use super::super::{ConnectorServer, ConnectorSettings, EngineChange};
 use crate::arena::Arena;
 use crate::cache::{CacheSettings, CacheTier, TierReporter, TieredCache};
 use crate::store::TierSettings;
-use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
+use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
 use crate::{Block, BlockForm, SlotId};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -45,14 +46,31 @@ pub(super) struct Agent {
     folder: tempfile::TempDir,
     pub(super) tier: Arc<HeldTier>,
     pub(super) cache: Arc<TieredCache>,
+    /// What routers hear of host memory and of engines.
+    pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) server: Option<ConnectorServer>,
+}
+
+/// What routers hear.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// Hashes of blocks that came, and of those before them.
+    pub(super) stored: Vec<(Option<SequenceHash>, Option<SequenceHash>)>,
+    pub(super) engines: Vec<EngineChange>,
 }
 
 impl Agent {
     pub(super) fn new(slots: u32) -> Self {
         let tier = Arc::new(HeldTier::default());
         let opened = Arc::clone(&tier);
-        let mut settings = CacheSettings::new(slots);
+        let heard = Arc::<Mutex<Heard>>::default();
+        let told = Arc::clone(&heard);
+        let events = Arc::new(move |event| {
+            if let TierEvent::Stored { block, medium: Medium::Host } = event {
+                told.lock().stored.push((block.hash, block.parent));
+            }
+        });
+        let mut settings = CacheSettings { events, ..CacheSettings::new(slots) };
         settings.tiers.push(CacheTier {
             name: "disk",
             settings: TierSettings::new(Medium::Disk),
@@ -63,7 +81,7 @@ impl Agent {
         });
         let cache = TieredCache::open(FORM, settings).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut agent = Self { folder, tier, cache, server: None };
+        let mut agent = Self { folder, tier, cache, heard, server: None };
         agent.start();
         agent
     }
@@ -78,6 +96,10 @@ impl Agent {
         };
         let settings = ConnectorSettings {
             connections_max: 8,
+            watch: {
+                let heard = Arc::clone(&self.heard);
+                Arc::new(move |change| heard.lock().engines.push(change))
+            },
             ..ConnectorSettings::new(self.socket(), Box::new(open))
         };
         self.server = Some(ConnectorServer::start(settings).unwrap());
@@ -182,6 +204,14 @@ impl Shim {
         let filled = FilledSlot { key: key(block), slot, depth: block };
         self.wire.send(&ShimMessage::Filled(vec![filled]));
         slot
+    }
+
+    /// Tells the tokens of a block, all of which are its number.
+    pub(super) fn tell(&mut self, block: u32, before: Option<u32>) {
+        let before = before.map_or([0; 32], |before| *key(before).0.first_chunk().unwrap());
+        let blocks = vec![BlockTokens { key: key(block), before, tokens: vec![block; 16] }];
+        let (lora, salt) = Default::default();
+        self.wire.send(&ShimMessage::Tokens(TokensFrame { lora, salt, blocks }));
     }
 
     /// Fills slots with blocks and waits until they are visible.

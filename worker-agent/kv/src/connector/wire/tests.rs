@@ -78,6 +78,22 @@ fn requests_have_these_bytes() {
 }
 
 #[test]
+fn tokens_have_these_bytes() {
+    let block =
+        |byte, token| BlockTokens { key: key(byte), before: [byte - 1; 32], tokens: vec![token] };
+    let blocks = vec![block(5, 9), block(6, 258)];
+    let frame = TokensFrame { lora: "l".into(), salt: "sa".into(), blocks };
+    let [hash_4, hash_5, hash_6] = ["04", "05", "06"].map(|byte| byte.repeat(32));
+    check_shim(
+        ShimMessage::Tokens(frame),
+        &format!(
+            "0900 0000 a3000000 0000000000000000 01000000 01000000 02000000 02000000 6c 7361
+             {hash_5}00000001 {hash_4} 09000000 {hash_6}00000001 {hash_5} 02010000"
+        ),
+    );
+}
+
+#[test]
 fn other_messages_of_the_shim_have_these_bytes() {
     let space = "cc".repeat(16);
     check_shim(
@@ -184,6 +200,16 @@ fn what_breaks_a_rule_is_refused() {
     assert_eq!(hello(|hello| hello.row_bytes = 0), MessageError::Value("row bytes"));
     assert_eq!(hello(|hello| hello.block_tokens = 0), MessageError::Value("block tokens"));
     assert_eq!(hello(|hello| hello.engine.clear()), MessageError::Value("engine"));
+    let tokens = |block_tokens: u8, count: u8| {
+        let block = BlockTokens { key: key(1), before: [0; 32], tokens: vec![7] };
+        let frame = TokensFrame { lora: String::new(), salt: String::new(), blocks: vec![block] };
+        refusal(ShimMessage::Tokens(frame), |packet| {
+            (packet[16], packet[28]) = (block_tokens, count);
+        })
+    };
+    assert_eq!(tokens(0, 1), MessageError::Value("count or block tokens"));
+    assert_eq!(tokens(1, 0), MessageError::Value("count or block tokens"));
+    assert_eq!(tokens(2, 1), MessageError::Short);
     let newer = |packet: &mut Vec<u8>| packet[16] = 3;
     assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(3));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
