@@ -25,6 +25,8 @@ pub(super) enum Command {
     /// Forgets the cache, then answers.
     Cleared(oneshot::Sender<()>),
     Restarted(oneshot::Sender<()>),
+    /// Follows changes of the blocks outside the engine.
+    OuterChanged,
 }
 
 /// The follower's knowledge between two messages of its engine.
@@ -84,6 +86,12 @@ impl Control {
     /// another once the connection stands, where the follower makes one.
     pub async fn restarted(&self) {
         self.tell(Command::Restarted).await;
+    }
+
+    /// Reports that the blocks outside the engine changed, see [`super::OuterBlocks`].
+    pub async fn outer_changed(&self) {
+        // A follower that has ended publishes nothing any more.
+        let _ = self.0.send(Command::OuterChanged).await;
     }
 
     async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {

@@ -3,6 +3,7 @@
 use super::control::{Command, Control};
 use super::dialect::Dialect;
 use super::metrics::{FeedCounts, FollowMetrics};
+use super::outer::OuterBlocks;
 use super::settings::FollowSettings;
 use super::sink::WorkerSink;
 use super::task::Task;
@@ -35,6 +36,9 @@ pub enum Source {
         /// Endpoint for replays, if the engine gives them.
         replay_endpoint: Option<String>,
     },
+    /// An engine that tells nothing: only the blocks outside of it are known, see
+    /// [`Follower::beside`].
+    Silent,
     /// One rank of a TensorRT-LLM server; made by [`super::TrtLlmDrain::new`].
     TrtLlm {
         /// Messages from the drain.
@@ -70,6 +74,7 @@ impl Follower {
             Source::Zmq { replay_endpoint, .. } | Source::Collected { replay_endpoint, .. } => {
                 (Dialect::MsgPack, replay_endpoint.clone())
             }
+            Source::Silent => (Dialect::MsgPack, None),
             Source::TrtLlm { block_size, .. } => {
                 let places = Places::new(settings.blocks_max);
                 (Dialect::TrtLlm { block_size: *block_size, places }, None)
@@ -84,6 +89,13 @@ impl Follower {
     #[must_use]
     pub fn counted(self, metrics: FollowMetrics, counts: Arc<FeedCounts>) -> Self {
         Self { task: self.task.counted(metrics, counts), ..self }
+    }
+
+    /// Adds blocks outside the engine: the sink hears of them as of the engine's own, also while
+    /// those are unknown.
+    #[must_use]
+    pub fn beside(self, outer: Arc<dyn OuterBlocks>) -> Self {
+        Self { task: self.task.beside(outer), ..self }
     }
 
     /// The handle that controls the follower while it runs.
@@ -115,6 +127,7 @@ impl Follower {
                         task.cleared();
                         let _ = done.send(());
                     }
+                    Command::OuterChanged => task.outer_changed(),
                     Command::Restarted(done) => {
                         inlet.reopen();
                         task.restarted(inlet.subscription.is_some());
@@ -131,6 +144,8 @@ struct Inlet {
     news: mpsc::Receiver<News>,
     /// The subscription that this inlet holds; `None` where another task collects the messages.
     subscription: Option<Subscription>,
+    /// Keeps the messages of a silent engine from ending.
+    _silent: Option<mpsc::Sender<News>>,
     /// Dropping it ends the subscription.
     _subscriber: JoinSet<()>,
 }
@@ -140,10 +155,17 @@ impl Inlet {
         match source {
             Source::Zmq { subscription, .. } => {
                 let (news, _subscriber) = subscribe(&subscription);
-                Self { news, subscription: Some(subscription), _subscriber }
+                Self { news, subscription: Some(subscription), _silent: None, _subscriber }
+            }
+            Source::Silent => {
+                let (silent, news) = mpsc::channel(1);
+                // There is room for one: its life begins, and nothing follows.
+                let _ = silent.try_send(News::Subscribed);
+                let (_silent, _subscriber) = (Some(silent), JoinSet::new());
+                Self { news, subscription: None, _silent, _subscriber }
             }
             Source::Collected { news, .. } | Source::TrtLlm { news, .. } => {
-                Self { news, subscription: None, _subscriber: JoinSet::new() }
+                Self { news, subscription: None, _silent: None, _subscriber: JoinSet::new() }
             }
         }
     }

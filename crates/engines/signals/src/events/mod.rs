@@ -13,6 +13,7 @@ mod dialect;
 mod follower;
 mod merge;
 mod metrics;
+mod outer;
 mod recover;
 mod settings;
 mod sink;
@@ -24,6 +25,7 @@ mod trtllm;
 pub use control::{Control, View};
 pub use follower::{Follower, NEWS_MAX, Source};
 pub use metrics::{FeedCounts, FollowMetrics};
+pub use outer::OuterBlocks;
 pub use settings::FollowSettings;
 pub use sink::WorkerSink;
 pub use tally::{Counts, Reason, Tally};
@@ -32,6 +34,8 @@ pub use trtllm::{TrtLlmDrain, TrtLlmSettings};
 
 #[cfg(test)]
 mod control_tests;
+#[cfg(test)]
+mod outer_tests;
 #[cfg(test)]
 mod testkit;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::control::View;
 use super::dialect::Dialect;
 use super::metrics::{FeedCounts, FollowMetrics};
+use super::outer::OuterBlocks;
 use super::recover::{Pace, unbroken_end};
 use super::settings::FollowSettings;
 use super::sink::WorkerSink;
@@ -29,6 +30,8 @@ pub(super) struct Task {
     /// Turns translated events into those that the index needs.
     closure: Closure,
     sink: Arc<dyn WorkerSink>,
+    /// Blocks outside the engine, which are in the closure as well.
+    outer: Option<Arc<dyn OuterBlocks>>,
     metrics: FollowMetrics,
     counts: Arc<FeedCounts>,
     generation: Generation,
@@ -39,7 +42,7 @@ pub(super) struct Task {
     last: Option<u64>,
     /// Number of the latest message of this life, live or replayed.
     seen: Option<u64>,
-    /// Whether the sink knows what the engine holds.
+    /// Whether the sink knows what the engine itself holds.
     known: bool,
     /// Last batch that describes a cache which was reset since; the engine itself may report the
     /// reset later.
@@ -84,6 +87,7 @@ impl Task {
             translator: Translator::new(block_size, blocks_max),
             closure: Closure::new(blocks_max),
             sink,
+            outer: None,
             metrics: FollowMetrics::default(),
             counts: Arc::default(),
             generation: Generation(0),
@@ -108,6 +112,24 @@ impl Task {
 
     pub(super) fn counted(self, metrics: FollowMetrics, counts: Arc<FeedCounts>) -> Self {
         Self { metrics, counts, ..self }
+    }
+
+    /// Adds blocks outside the engine.
+    pub(super) fn beside(self, outer: Arc<dyn OuterBlocks>) -> Self {
+        Self { outer: Some(outer), ..self }
+    }
+
+    /// Follows changes of the blocks outside the engine.
+    pub(super) fn outer_changed(&mut self) {
+        // Before the first connection there is no life that has blocks: it begins with all of them.
+        let Some(outer) = self.outer.as_ref().filter(|_| self.feed.is_some()) else { return };
+        self.closed.clear();
+        for event in &outer.take_changes() {
+            self.closure.apply(event, &mut self.closed);
+        }
+        if !self.closed.is_empty() {
+            self.sink.apply(self.worker, self.generation, &self.closed);
+        }
     }
 
     pub(super) fn counts(&self) -> &FeedCounts {
@@ -200,6 +222,11 @@ impl Task {
         self.known = false;
         self.forget();
         self.sink.unknown(self.worker);
+        // Whatever the engine holds, what is outside of it is known.
+        let outer: Vec<_> = self.closure.blocks().collect();
+        if !outer.is_empty() {
+            self.sink.replace(self.worker, self.generation, outer);
+        }
     }
 
     fn message(&mut self, number: u64, payload: &[u8]) {
@@ -306,6 +333,17 @@ impl Task {
         self.dialect.forget();
         self.translator.clear();
         self.closure.clear();
+        // Nobody is told of these here: who calls this tells all that is held then.
+        self.closed.clear();
+        self.close_outer();
+    }
+
+    /// Adds all blocks outside the engine to a closure that has none of them.
+    fn close_outer(&mut self) {
+        let Some(outer) = &self.outer else { return };
+        for event in &outer.all() {
+            self.closure.apply(event, &mut self.closed);
+        }
     }
 
     /// Translates events into `closed`, in the form that the index needs.
@@ -314,9 +352,15 @@ impl Task {
         self.closed.clear();
         let events = self.dialect.settle(events);
         let skipped = self.translator.translate(&events, &mut self.translated);
-        for event in &self.translated {
+        let translated = std::mem::take(&mut self.translated);
+        for event in &translated {
             self.closure.apply(event, &mut self.closed);
+            if *event == KvEvent::Cleared {
+                // The engine's own are gone, and with them all that the closure had.
+                self.close_outer();
+            }
         }
+        self.translated = translated;
         self.count(skipped);
     }
 

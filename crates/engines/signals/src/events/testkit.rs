@@ -113,6 +113,15 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) async fn start(log: Log, with_replay: bool) -> Self {
+        Self::open(log, with_replay, |follower| follower).await
+    }
+
+    /// An engine that has replays, beside which there are other blocks.
+    pub(super) async fn start_beside(outer: Arc<dyn OuterBlocks>) -> Self {
+        Self::open(Log::default(), true, |follower| follower.beside(outer)).await
+    }
+
+    async fn open(log: Log, with_replay: bool, with: impl FnOnce(Follower) -> Follower) -> Self {
         let publisher = Publisher::bind("tcp://127.0.0.1:0").await.expect("a port");
         let router = Router::bind("tcp://127.0.0.1:0").await.expect("a port");
         let (endpoint, replay_at) = (publisher.endpoint().to_owned(), router.endpoint().to_owned());
@@ -126,6 +135,7 @@ impl Bed {
         };
         let follower = Follower::new(WORKER, source, FollowSettings::new(BLOCK), index.clone())
             .counted(metrics.clone(), Arc::default());
+        let follower = with(follower);
         let (control, mut running) = (follower.control(), JoinSet::new());
         running.spawn(follower.run());
         let next = log.lock().batches.last().map_or(0, |(number, _)| number + 1);
@@ -161,6 +171,16 @@ impl Bed {
             self.publish(batch(&[]));
             steps.tick().await;
         }
+    }
+
+    /// Waits until `done` while the engine says nothing.
+    pub(super) async fn silent_until(&self, what: &str, done: impl Fn(&State) -> bool) {
+        let steps = async {
+            while !done(&self.state()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, steps).await.expect(what);
     }
 
     pub(super) async fn until_holds(&mut self, what: &str, blocks: &[SequenceHash]) {
