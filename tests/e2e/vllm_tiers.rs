@@ -1,12 +1,17 @@
 //! Agents that keep the KV of a real vLLM in their host memory.
 
-use crate::agents::{Agent, PLANES, answer, completed, tokens};
+use crate::agents::{Agent, PLANES, answer, completed, hashes, tokens};
 use serde_json::json;
+use stator_protos::WorkerRank;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+use stator_protos::worker::SnapshotRequest;
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role};
 use stator_tests::vllm::{VllmServer, serve_with};
 use stator_tests::{soon, stock::all_engines};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -83,6 +88,13 @@ async fn a_new_life_of_the_engine_finds_what_the_one_before_stored(agent: &mut A
     let (first, _) = asked_and_stored(agent, &prompt, computed_blocks(LONG)).await;
     agent.kill_engine().await;
     agent.recovers().await;
+    // Routers know it before anybody asks.
+    let blocks: HashSet<_> = hashes(&prompt).into_iter().collect();
+    assert_eq!(blocks.len(), LONG / BLOCK_SIZE);
+    soon("host memory is published", async {
+        while !published(agent, Medium::Host).await.is_superset(&blocks) {}
+    })
+    .await;
     assert_eq!(asked(&agent.engine, &prompt).await, (first, whole_blocks(LONG)));
 }
 
@@ -126,6 +138,20 @@ async fn answers_come_while_the_agent_stands_still(
         assert_eq!(asked(&agent.engine, prompt).await, (expected.to_vec(), 0));
     }
     signal(agent.process.id(), "CONT");
+}
+
+/// Blocks that the agent says a medium holds.
+async fn published(agent: &mut Agent, medium: Medium) -> HashSet<SequenceHash> {
+    let WorkerRank { worker, rank } = agent.worker;
+    let request = SnapshotRequest { worker_id: worker.0, rank: rank.into() };
+    let mut chunks = agent.client.snapshot(request).await.unwrap().into_inner();
+    let mut held = HashSet::new();
+    while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
+        if Medium::from(chunk.medium()) == medium {
+            held.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
+        }
+    }
+    held
 }
 
 /// Waits until a prompt comes from the host memory of an agent that the engine may have to join.

@@ -19,6 +19,6 @@ pub(crate) struct StockEngine {
     pub(super) block_size: u32,
     pub(super) total_blocks: u32,
     pub(super) metrics: StockMetrics,
-    /// Kept for the engine, which uses them in its own process.
-    pub(super) _tiers: Option<TierService>,
+    /// The tiers that the engine uses in its own process.
+    pub(super) tiers: Option<TierService>,
 }

@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use tokio::task::JoinSet;
 
+/// Blocks of tiers that a rank publishes at most.
+const TIER_BLOCKS_MAX: usize = 1 << 22;
+
 /// A source for each rank, in order; none where the engine publishes no events. Tasks that the
 /// sources need are spawned into `beside`.
 pub(super) fn sources(engine: &StockEngine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
@@ -20,9 +23,10 @@ pub(super) fn sources(engine: &StockEngine, beside: &mut JoinSet<()>) -> VecDequ
 }
 
 /// Limits for following a rank with this many blocks: room for blocks whose removal is not reported
-/// yet, and for duplicates.
-pub(super) fn settings(block_size: u32, total_blocks: u32) -> FollowSettings {
-    let blocks_max = (total_blocks as usize).saturating_mul(4).max(1024);
+/// yet, for duplicates, and for those of tiers.
+pub(super) fn settings(block_size: u32, total_blocks: u32, has_tiers: bool) -> FollowSettings {
+    let own = (total_blocks as usize).saturating_mul(4).max(1024);
+    let blocks_max = own + if has_tiers { TIER_BLOCKS_MAX } else { 0 };
     FollowSettings { blocks_max, ..FollowSettings::new(tokens(block_size)) }
 }
 

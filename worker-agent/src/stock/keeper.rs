@@ -18,7 +18,7 @@ use stator_protos::discovery::WorkerRecord;
 use stator_protos::{Generation, WorkerRank};
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
-use stator_signals::events::Follower;
+use stator_signals::events::{Follower, Source};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -178,12 +178,25 @@ impl Keeping {
             rank.record.generation = generation;
             let (worker, block_size) = (rank.record.worker, engine.block_size);
             let sink = Arc::new(LifeSink::new(&reports.feeds, worker, generation, block_size));
-            if let Some(source) = sources.pop_front() {
-                let (worker, blocks) = (rank.record.worker, rank.record.total_blocks);
-                let settings = events::settings(engine.block_size, blocks);
-                let follower = Follower::new(worker, source, settings, sink.clone())
+            let outer = engine.tiers.as_ref().map(|tiers| tiers.rank(block_size));
+            // What tiers hold is known of an engine that tells nothing, too.
+            let source = sources.pop_front().or(outer.as_ref().map(|_| Source::Silent));
+            if let Some(source) = source {
+                let blocks = rank.record.total_blocks;
+                let settings = events::settings(block_size, blocks, outer.is_some());
+                let mut follower = Follower::new(worker, source, settings, sink.clone())
                     .counted(engine.metrics.follow.clone(), Arc::default());
-                sink.followed_by(follower.control());
+                let control = follower.control();
+                sink.followed_by(control.clone());
+                if let Some(outer) = outer {
+                    follower = follower.beside(outer.clone());
+                    self.followers.spawn(async move {
+                        loop {
+                            outer.told().await;
+                            control.outer_changed().await;
+                        }
+                    });
+                }
                 self.followers.spawn(follower.run());
             }
             rank.life.send_replace(Life::Up(sink));

@@ -97,7 +97,7 @@ pub(crate) async fn start(
             block_size: size.block_size,
             total_blocks: size.total_blocks,
             metrics: stock,
-            _tiers: tiers,
+            tiers,
         })),
     }))
 }

@@ -3,7 +3,7 @@
 
 use crate::config::{Origin, StockSettings};
 use crate::kv::peers::KvPeers;
-use crate::kv::tiers::{CacheRoom, open_cache};
+use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, open_cache};
 use anyhow::Context;
 use stator_kv::BlockForm;
 use stator_kv::connector::{ConnectorServer, ConnectorSettings};
@@ -23,6 +23,7 @@ const SOCKET: &str = "kv.sock";
 #[derive(Debug)]
 pub(super) struct TierService {
     place: KvTiers,
+    board: Arc<TierBoard>,
     _server: ConnectorServer,
     /// The folder, unless the user named one. It goes after the server.
     _home: Option<tempfile::TempDir>,
@@ -53,24 +54,38 @@ impl TierService {
         let socket = folder.join(SOCKET);
         write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
         let (runtime, object_key) = (Handle::current(), settings.object_key);
+        let board = Arc::new(TierBoard::default());
+        let noted = board.clone();
         let open = move |form: BlockForm| {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
             let _entered = runtime.enter();
-            let (events, metrics) = (Arc::new(|_| {}), kv_metrics.clone());
+            let (board, metrics) = (noted.clone(), kv_metrics.clone());
+            let events = Arc::new(move |event| board.take_event(&event));
             let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
             open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))
         };
-        let server = ConnectorServer::start(ConnectorSettings::new(socket.clone(), Box::new(open)));
+        let watched = board.clone();
+        let connector = ConnectorSettings {
+            watch: Arc::new(move |change| watched.engine_changed(change)),
+            ..ConnectorSettings::new(socket.clone(), Box::new(open))
+        };
+        let server = ConnectorServer::start(connector);
         let server = server.with_context(|| format!("kv-host-gb: {}", socket.display()))?;
         if matches!(settings.origin, Origin::Attached { .. }) {
             tracing::info!(socket = %socket.display(), "engines reach the KV tiers here");
         }
-        Ok(Some(Self { place: KvTiers { socket, modules: folder }, _server: server, _home: home }))
+        let place = KvTiers { socket, modules: folder };
+        Ok(Some(Self { place, board, _server: server, _home: home }))
     }
 
     /// Where an engine finds them.
     pub(super) fn place(&self) -> KvTiers {
         self.place.clone()
+    }
+
+    /// What they hold, for a new life of a rank with blocks of so many tokens.
+    pub(super) fn rank(&self, block_size: u32) -> Arc<RankBoard> {
+        self.board.rank(block_size)
     }
 }
 

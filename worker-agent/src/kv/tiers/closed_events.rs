@@ -1,6 +1,6 @@
 //! Events of a worker with tiers: what its device and its tiers hold together, without gaps.
 
-use super::news::{SortedChanges, TierChanges};
+use super::news::{SortedChanges, TierChanges, stored_event};
 use rustc_hash::{FxHashMap, FxHashSet};
 use stator_kv_index::Closure;
 use stator_protos::hash::SequenceHash;
@@ -49,16 +49,8 @@ impl ClosedEvents {
         }
         let SortedChanges { came, went } = changes.sorted();
         for (block, medium) in came {
-            let Some(hash) = block.hash else { continue };
-            let stored = Stored {
-                hashes: vec![hash.0],
-                parent: block.parent.map(|parent| parent.0),
-                tokens: Vec::new(),
-                block_size: self.block_size,
-                medium,
-                lora_name: None,
-            };
-            self.closure.apply(&KvEvent::Stored(stored), events);
+            let Some(stored) = stored_event(&block, medium, self.block_size) else { continue };
+            self.closure.apply(&stored, events);
         }
         let went = went.into_iter();
         gone.extend(went.map(|(hash, medium)| Removed { hashes: vec![hash.0], medium }));

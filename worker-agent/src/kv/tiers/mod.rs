@@ -1,9 +1,11 @@
-//! KV tiers of the engines in this process: host memory that all of them share, and what lies below.
+//! KV tiers of an agent's engines: host memory that all of them share, and what lies below.
 //!
 //! An engine's scheduler stores full blocks and looks for what its own memory lacks ([`link`], by the
 //! trait of [`stator_engine::tiers`]). The engine's driver publishes what device and tiers hold
-//! together ([`closed_events`]), from its own steps and from [`news`] of the cache.
+//! together ([`closed_events`]), from its own steps and from [`news`] of the cache. For engines in other
+//! processes, whose events are followed, [`board`] says what the tiers hold.
 
+mod board;
 mod closed_events;
 mod link;
 mod news;
@@ -11,6 +13,7 @@ mod open;
 mod own;
 mod pace;
 
+pub(crate) use board::{RankBoard, TierBoard};
 pub(crate) use link::EngineTiers;
 pub(crate) use news::TierNews;
 pub(crate) use open::{CacheRoom, open as open_cache};

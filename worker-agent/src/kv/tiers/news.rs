@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use stator_kv::Block;
 use stator_kv::tier::TierEvent;
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::Medium;
+use stator_protos::kv_event::{KvEvent, Medium, Stored};
 use tokio::sync::Notify;
 
 /// Changes that a driver has not published yet.
@@ -53,18 +53,8 @@ impl TierNews {
                 return self.told.notify_one();
             }
         };
-        // Nobody can be told of a block without a hash, or of one that follows an unknown one.
-        let Some(hash) = block.hash.filter(|_| block.depth == 0 || block.parent.is_some()) else {
-            return;
-        };
-        let mut changes = self.changes.lock();
-        let change = changes.blocks.entry((hash, *medium));
-        let change = change.or_insert(BlockChange { block: *block, copies: 0 });
-        change.copies += copies;
-        if change.copies == 0 {
-            changes.blocks.remove(&(hash, *medium));
-        }
-        drop(changes);
+        let Some(hash) = told_hash(block) else { return };
+        self.changes.lock().add(hash, (block, *medium), copies);
         self.told.notify_one();
     }
 
@@ -90,7 +80,36 @@ impl TierNews {
     }
 }
 
+/// The hash by which routers are told of a block. Nobody can be told of a block without one, or of
+/// one that follows an unknown block.
+pub(super) fn told_hash(block: &Block) -> Option<SequenceHash> {
+    block.hash.filter(|_| block.depth == 0 || block.parent.is_some())
+}
+
+/// The event that a block came to a medium.
+pub(super) fn stored_event(block: &Block, medium: Medium, block_size: u32) -> Option<KvEvent> {
+    Some(KvEvent::Stored(Stored {
+        hashes: vec![block.hash?.0],
+        parent: block.parent.map(|parent| parent.0),
+        tokens: Vec::new(),
+        block_size,
+        medium,
+        lora_name: None,
+    }))
+}
+
 impl TierChanges {
+    /// Counts copies that came to a medium, or went from it.
+    pub(super) fn add(&mut self, hash: SequenceHash, of: (&Block, Medium), copies: i32) {
+        let (block, medium) = of;
+        let change = self.blocks.entry((hash, medium));
+        let change = change.or_insert(BlockChange { block: *block, copies: 0 });
+        change.copies += copies;
+        if change.copies == 0 {
+            self.blocks.remove(&(hash, medium));
+        }
+    }
+
     /// The blocks that came and those that went.
     pub(super) fn sorted(self) -> SortedChanges {
         let (mut came, mut went) = (Vec::new(), Vec::new());

@@ -84,7 +84,7 @@ impl Bed {
             block_size: 16,
             total_blocks: 100,
             metrics: stock,
-            _tiers: None,
+            tiers: None,
         };
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let rank = RankState {
