@@ -53,6 +53,9 @@ impl Dispatcher {
                 }
             }
         }
+        if let Some(news) = self.shared.verify_next() {
+            (news.listener)(news.progress);
+        }
     }
 
     fn tier(&self, tier: TierId) -> &dyn Tier {

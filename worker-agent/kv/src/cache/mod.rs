@@ -116,3 +116,5 @@ mod testkit;
 mod tests;
 #[cfg(all(test, target_os = "linux"))]
 mod thread_tests;
+#[cfg(all(test, target_os = "linux"))]
+mod verify_tests;

@@ -18,6 +18,10 @@ pub struct CacheSettings {
     /// Whether blocks in host memory are compared with their checksums whenever a request is to
     /// use them. Default: yes.
     pub verify_host: bool,
+    /// Bytes of host memory that are compared before a question is answered; what is behind them is
+    /// compared afterwards, as many bytes at a time. At least a block is. Default: 8 MiB, which take
+    /// a millisecond.
+    pub verify_bytes: usize,
     /// Hears which medium holds which blocks. Default: nobody does.
     pub events: TierEventListener,
     /// Counts what happens. Default: metrics that nobody reads.
@@ -31,6 +35,7 @@ impl CacheSettings {
             slots,
             tiers: Vec::new(),
             verify_host: true,
+            verify_bytes: 8 << 20,
             events: Arc::new(|_| {}),
             metrics: KvMetrics::default(),
         }

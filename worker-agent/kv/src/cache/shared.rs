@@ -30,7 +30,8 @@ pub(super) struct SharedStore {
     /// There is something to carry out, another deadline, or the end.
     news: Condvar,
     arena: Arc<Arena>,
-    verify_host: bool,
+    /// Blocks that are compared with their checksums at a time; none where they are not compared.
+    verify_blocks: Option<usize>,
     tiers: Vec<&'static str>,
     metrics: KvMetrics,
     clock: Clock,
@@ -41,6 +42,8 @@ struct StoreState {
     /// Decisions in their order.
     outbox: VecDeque<Action>,
     questions: Questions,
+    /// Ends of answers whose blocks have not been compared with their checksums.
+    unverified: VecDeque<UnverifiedBlocks>,
     listeners: FxHashMap<OwnerId, ProgressListener>,
     /// Times at which tiers were given their work.
     started: FxHashMap<(TierId, TierWay, SlotId), Now>,
@@ -55,6 +58,16 @@ pub(super) struct Question<'n> {
     pub(super) names: &'n [BlockName],
     /// Time in which the engine computes a block.
     pub(super) block_prefill: Duration,
+}
+
+/// The end of an answer: blocks in host memory that are to be compared with their checksums.
+struct UnverifiedBlocks {
+    key: QuestionKey,
+    /// Number of the question.
+    number: u64,
+    slots: Vec<SlotId>,
+    /// Blocks behind them that are on their way from a tier.
+    pending: usize,
 }
 
 /// Progress, and the one who is to hear of it.
@@ -74,15 +87,17 @@ impl SharedStore {
             store,
             outbox: VecDeque::new(),
             questions: Questions::default(),
+            unverified: VecDeque::new(),
             listeners: FxHashMap::default(),
             started: FxHashMap::default(),
             is_closed: false,
         };
+        let verify_blocks = (settings.verify_bytes / arena.block_bytes()).max(1);
         Self {
             state: Mutex::new(state),
             news: Condvar::new(),
             arena,
-            verify_host: settings.verify_host,
+            verify_blocks: settings.verify_host.then_some(verify_blocks),
             tiers: settings.tiers.iter().map(|tier| tier.name).collect(),
             metrics: settings.metrics.clone(),
             clock,
@@ -174,10 +189,11 @@ impl SharedStore {
         duplicates
     }
 
-    /// Answers a question with blocks that have their checksums.
+    /// Answers a question with blocks that have their checksums. Of many blocks, only the first are
+    /// compared before the answer, because an engine waits for it. The others are on their way.
     pub(super) fn ask(&self, question: Question<'_>) -> Found {
         self.metrics.asked.inc_by(question.names.len() as u64);
-        let (found, _) = self.answer(question);
+        let (found, _) = self.answer(question, self.verify_blocks.unwrap_or(usize::MAX));
         self.metrics.hit(HitPlace::host, found.ready.len());
         found
     }
@@ -185,19 +201,23 @@ impl SharedStore {
     /// Answers the question of another agent with blocks that have their checksums. No progress
     /// follows.
     pub(super) fn lend(&self, question: Question<'_>) -> Vec<SlotContent> {
-        let (_, contents) = self.answer(question);
+        let (_, contents) = self.answer(question, usize::MAX);
         self.call(|state, _| state.questions.close((question.owner, question.request)));
         self.metrics.lent.inc_by(contents.len() as u64);
         contents
     }
 
-    fn answer(&self, question: Question<'_>) -> (Found, Vec<SlotContent>) {
+    /// Answers a question with `at_once` leading blocks at most.
+    fn answer(&self, question: Question<'_>, at_once: usize) -> (Found, Vec<SlotContent>) {
         let key = (question.owner, question.request);
         for _ in 0..SPOILED_ANSWERS_MAX {
-            let (found, contents) = self.call(|state, now| state.ask(question, now));
+            let (mut found, mut contents) = self.call(|state, now| state.ask(question, now));
+            contents.truncate(at_once);
+            let (later, pending) = (found.ready.split_off(contents.len()), found.pending);
             // Outside the lock, because this reads all bytes. The request has pinned the slots.
             if self.forget_spoiled(&contents) == contents.len() {
-                self.call(|state, _| state.answered(key, found.pending));
+                found.pending += later.len();
+                self.call(|state, _| state.answered_in_part(key, later, pending));
                 return (found, contents);
             }
         }
@@ -256,7 +276,7 @@ impl SharedStore {
         while !state.is_closed {
             let now = (self.clock)();
             let decisions = state.take(now);
-            if !decisions.is_empty() {
+            if !decisions.is_empty() || !state.unverified.is_empty() {
                 return Some(decisions);
             }
             let deadline = state.store.next_deadline();
@@ -266,17 +286,54 @@ impl SharedStore {
         None
     }
 
-    /// The decisions that are to be carried out now.
+    /// The decisions that are to be carried out now; none if there is nothing to do.
     #[cfg(test)]
-    pub(super) fn decisions(&self) -> VecDeque<Action> {
-        self.state.lock().take((self.clock)())
+    pub(super) fn decisions(&self) -> Option<VecDeque<Action>> {
+        let mut state = self.state.lock();
+        let decisions = state.take((self.clock)());
+        (!decisions.is_empty() || !state.unverified.is_empty()).then_some(decisions)
+    }
+
+    /// Compares the next blocks of a long answer, if there is one. A part at a time, so that other
+    /// requests' reads and news do not wait for long.
+    pub(super) fn verify_next(&self) -> Option<ClientNews> {
+        let mut answer = self.state.lock().unverified.pop_front()?;
+        let UnverifiedBlocks { key, number, pending, .. } = answer;
+        let size = self.verify_blocks.unwrap_or(usize::MAX).min(answer.slots.len());
+        let behind = answer.slots.split_off(size);
+        let slots = std::mem::replace(&mut answer.slots, behind);
+        let progress = Progress { request: key.1, slots, pending: answer.slots.len() + pending };
+        let news = self.checked(key, number, progress, HitPlace::host)?;
+        self.call(|state, _| {
+            if news.progress.pending > 0 && answer.slots.is_empty() {
+                // What came from tiers meanwhile is told from now on.
+                state.answered(key, pending);
+            } else if news.progress.pending > 0 {
+                state.unverified.push_back(answer);
+            }
+        });
+        Some(news)
     }
 
     /// The news for a client in the progress of a request: leading slots that have their checksums.
-    pub(super) fn news(&self, key: QuestionKey, mut progress: Progress) -> Option<ClientNews> {
-        let (number, contents) = {
+    pub(super) fn news(&self, key: QuestionKey, progress: Progress) -> Option<ClientNews> {
+        let number = self.state.lock().questions.number(key)?;
+        self.checked(key, number, progress, HitPlace::below)
+    }
+
+    /// Progress of a question with the leading blocks that have their checksums; `None` if the
+    /// question has ended.
+    fn checked(
+        &self,
+        key: QuestionKey,
+        number: u64,
+        mut progress: Progress,
+        place: HitPlace,
+    ) -> Option<ClientNews> {
+        let contents = {
             let state = self.state.lock();
-            (state.questions.number(key)?, state.contents(&progress.slots))
+            state.questions.number(key).filter(|now| *now == number)?;
+            state.contents(&progress.slots)
         };
         // Outside the lock, as for an answer. A block that was here before those in front of it
         // were read has not been looked at yet.
@@ -293,7 +350,7 @@ impl SharedStore {
         if progress.pending == 0 {
             state.questions.close(key);
         }
-        self.metrics.hit(HitPlace::below, progress.slots.len());
+        self.metrics.hit(place, progress.slots.len());
         let listener = state.listeners.get(&key.0)?.clone();
         Some(ClientNews { listener, progress })
     }
@@ -301,7 +358,7 @@ impl SharedStore {
     /// Compares slots with their checksums, and has the store forget blocks that have changed.
     /// Returns the number of leading slots that are good.
     fn forget_spoiled(&self, contents: &[SlotContent]) -> usize {
-        if !self.verify_host {
+        if self.verify_blocks.is_none() {
             return contents.len();
         }
         let is_spoiled = |of: &&SlotContent| self.arena.checksum(of.slot, of.name) != of.checksum;
@@ -332,7 +389,8 @@ impl SharedStore {
         let before = state.store.next_deadline();
         let result = act(&mut state, (self.clock)());
         state.collect();
-        if !state.outbox.is_empty() || state.store.next_deadline() != before {
+        let has_work = !state.outbox.is_empty() || !state.unverified.is_empty();
+        if has_work || state.store.next_deadline() != before {
             self.news.notify_one();
         }
         result
@@ -357,6 +415,16 @@ impl StoreState {
     fn answered(&mut self, key: QuestionKey, pending: usize) {
         let held = self.questions.answered(key, pending);
         self.outbox.extend(held);
+    }
+
+    /// The beginning of an answer stands: these blocks in host memory are still to be compared.
+    fn answered_in_part(&mut self, key: QuestionKey, slots: Vec<SlotId>, pending: usize) {
+        match self.questions.number(key).filter(|_| !slots.is_empty()) {
+            Some(number) => {
+                self.unverified.push_back(UnverifiedBlocks { key, number, slots, pending });
+            }
+            None => self.answered(key, pending),
+        }
     }
 
     fn contents(&self, slots: &[SlotId]) -> Vec<SlotContent> {

@@ -191,12 +191,17 @@ pub(super) struct Rig {
 impl Rig {
     /// A cache with a tier on each of the media, which are at most two.
     pub(super) fn new(slots: u32, media: &[Media]) -> Self {
+        Self::with(CacheSettings::new(slots), media)
+    }
+
+    /// A cache with these settings and further tiers.
+    pub(super) fn with(mut settings: CacheSettings, media: &[Media]) -> Self {
         let tiers = Arc::new(Mutex::new(Vec::new()));
         let events = Arc::new(Mutex::new(Vec::new()));
         let metrics = KvMetrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let mut settings = CacheSettings { metrics, ..CacheSettings::new(slots) };
+        settings.metrics = metrics;
         let heard = events.clone();
         settings.events = Arc::new(move |event| heard.lock().push(event));
         for (media, medium) in media.iter().zip([Medium::Disk, Medium::Remote]) {
@@ -231,11 +236,7 @@ impl Rig {
 
     /// Carries out all that the store has decided.
     pub(super) fn step(&mut self) {
-        loop {
-            let decisions = self.shared.decisions();
-            if decisions.is_empty() {
-                return;
-            }
+        while let Some(decisions) = self.shared.decisions() {
             self.dispatcher.carry_out(decisions);
         }
     }
