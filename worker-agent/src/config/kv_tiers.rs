@@ -18,8 +18,8 @@ const GB_MAX: f64 = 1e6;
 pub struct KvTierArgs {
     /// Host memory for KV that engines of the agent have computed, in GB (10^9 bytes); fractions
     /// are allowed. The agent keeps blocks there when engines evict them, and gives them back
-    /// instead of having them computed again. 0 keeps none. Engines: `builtin`, and a `vllm` that
-    /// the agent starts. `stator up` divides it among its agents.
+    /// instead of having them computed again. 0 keeps none. Engines: `builtin`, `vllm`, `sglang`,
+    /// and a `trtllm` that runs already. `stator up` divides it among its agents.
     #[arg(long, env = "STATOR_KV_HOST_GB", default_value_t = 0.0, value_name = "GB")]
     pub kv_host_gb: f64,
 
@@ -40,7 +40,7 @@ pub struct KvTierArgs {
     pub kv_object: Option<String>,
 
     /// Folder where engines that the agent does not start find its tiers: the socket `kv.sock`, and
-    /// the modules that a `vllm` loads. The agent makes the folder if it is missing; each agent
+    /// the modules that engines load. The agent makes the folder if it is missing; each agent
     /// needs a folder of its own. Needs `--kv-host-gb`. Default: a temporary folder, which only an
     /// engine that the agent starts is told of.
     #[arg(long, env = "STATOR_KV_SOCKET_DIR", value_name = "DIR")]
@@ -121,11 +121,12 @@ impl KvTierArgs {
         for (flag, _) in below.into_iter().filter(|(_, given)| *given && host_gb == 0.0) {
             faults.0.push(format!("{flag}: needs kv-host-gb above 0"));
         }
-        if host_gb != 0.0 && !matches!(engine, EngineKind::Builtin | EngineKind::Vllm) {
-            faults.0.push("kv-host-gb: needs --engine builtin or vllm".into());
+        let has_shim = matches!(engine, EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm);
+        if host_gb != 0.0 && engine != EngineKind::Builtin && !has_shim {
+            faults.0.push("kv-host-gb: needs --engine builtin, vllm, sglang or trtllm".into());
         }
-        if self.kv_socket_dir.is_some() && engine != EngineKind::Vllm {
-            faults.0.push("kv-socket-dir: needs --engine vllm".into());
+        if self.kv_socket_dir.is_some() && !has_shim {
+            faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
         }
         let usable = faults.0.len() == before && host_gb > 0.0;
         usable.then(|| KvTierSettings {
@@ -229,11 +230,11 @@ mod tests {
 
     #[test]
     fn an_engine_without_kv_of_its_own_here_has_no_tiers() {
-        let kinds = [EngineKind::Sim, EngineKind::Sglang, EngineKind::Trtllm, EngineKind::Openai];
-        for engine in kinds {
+        for engine in [EngineKind::Sim, EngineKind::Openai] {
             let error = check(engine, &["--kv-host-gb=1"]).unwrap_err();
-            assert_eq!(error, ["kv-host-gb: needs --engine builtin or vllm"]);
+            assert_eq!(error, ["kv-host-gb: needs --engine builtin, vllm, sglang or trtllm"]);
         }
+        assert!(check(EngineKind::Sglang, &["--kv-host-gb=1"]).unwrap().is_some());
     }
 
     #[test]

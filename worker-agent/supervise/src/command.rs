@@ -193,6 +193,14 @@ fn python_env() -> Vec<(String, String)> {
     vec![("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]
 }
 
+/// The engine's Python path with the folder of the agent's modules before those of the agent's own.
+fn python_path(tiers: &KvTiers) -> (String, String) {
+    let inherited = std::env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
+    let paths = [tiers.modules.display().to_string()].into_iter();
+    let inherited = inherited.map(|paths| paths.to_string_lossy().into_owned());
+    ("PYTHONPATH".to_owned(), paths.chain(inherited).collect::<Vec<_>>().join(":"))
+}
+
 /// Texts to mask in logs.
 fn secrets(options: &Options) -> Vec<String> {
     options.key.iter().map(|Key(secret)| secret.clone()).collect()

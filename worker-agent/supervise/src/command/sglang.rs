@@ -1,7 +1,10 @@
 //! SGLang's command line. Source: SGLang 0.5.23, `ServerArgs`.
 
-use super::flags::Dialect;
-use super::{CommandError, EngineCommand, Key, Options, host, python_env, secrets, words};
+use super::flags::{Dialect, Flags};
+use super::{
+    CommandError, EngineCommand, Key, KvTiers, Options, host, python_env, python_path, secrets,
+    words,
+};
 use serde_json::json;
 use stator_protos::discovery::Role;
 use std::path::PathBuf;
@@ -38,6 +41,12 @@ const CONNECTOR: &str = "mooncake";
 const DEFAULTS: [&str; 3] =
     ["enable-metrics", "enable-cache-report", "incremental-streaming-output"];
 
+/// The flag that chooses the storage below the engine's own host memory.
+const STORAGE: &str = "hicache-storage-backend";
+
+/// Module of the storage that is the agent's tiers.
+const TIERS: &str = "sglang_0_5";
+
 /// Builds the command line of an SGLang server.
 ///
 /// The key goes into a file that the server reads with `--config`. A server takes one such file; a
@@ -67,6 +76,9 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
         args.extend(words(["--kv-events-config", &config.to_string()]));
     }
     args.extend(disaggregation(options));
+    if let Some(tiers) = &options.kv_tiers {
+        args.extend(kv_tiers(options, &flags, tiers)?);
+    }
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     // No line of log for each request.
     if !flags.has("log-level-http") {
@@ -83,8 +95,40 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
     Ok(EngineCommand { program, args, env: env(options), files, secrets })
 }
 
+/// The flags of an engine whose host memory has the agent's tiers below it.
+fn kv_tiers(
+    options: &Options,
+    flags: &Flags,
+    tiers: &KvTiers,
+) -> Result<Vec<String>, CommandError> {
+    let refused = |why: &str| CommandError::Unsupported { engine: "sglang", why: why.into() };
+    if options.role != Role::Aggregated {
+        // Nobody has tried what of both KV goes where.
+        return Err(refused("--kv-host-gb needs --role aggregated"));
+    }
+    let config = format!("{STORAGE}-extra-config");
+    if flags.has(STORAGE) || flags.has(&config) {
+        return Err(refused(&format!("--kv-host-gb sets --{STORAGE} and --{config}")));
+    }
+    let storage = json!({
+        "backend_name": "stator",
+        "module_path": TIERS,
+        "class_name": "Storage",
+        // Pages are copied where they are, not handed over as values.
+        "interface_v1": 1,
+        "stator_socket": tiers.socket,
+    });
+    let mut args = words([&format!("--{STORAGE}"), "dynamic"]).to_vec();
+    args.extend(words([&format!("--{config}"), &storage.to_string()]));
+    if !flags.has("enable-hierarchical-cache") {
+        args.push("--enable-hierarchical-cache".to_owned());
+    }
+    Ok(args)
+}
+
 fn env(options: &Options) -> Vec<(String, String)> {
     let mut env = python_env();
+    env.extend(options.kv_tiers.iter().map(python_path));
     // Where KV is sent to and fetched from; by itself it takes the first address that it finds.
     let address = options.side_channel.filter(|_| options.role != Role::Aggregated);
     env.extend(address.map(|address| ("SGLANG_HOST_IP".to_owned(), host(address.ip()))));

@@ -102,6 +102,26 @@ fn a_vllm_with_tiers_is_told_where_they_are() {
 }
 
 #[test]
+fn an_sglang_with_tiers_is_told_where_they_are() {
+    let tiers = KvTiers { socket: "/home/kv.sock".into(), modules: "/home".into() };
+    let with = |extra: &[&str]| Options { kv_tiers: Some(tiers.clone()), ..options(extra) };
+    let command = sglang(&with(&[])).unwrap();
+    let flag = "--hicache-storage-backend-extra-config";
+    let at = command.args.iter().position(|word| word == flag).unwrap();
+    let config: Value = serde_json::from_str(&command.args[at + 1]).unwrap();
+    assert_eq!(config["stator_socket"], "/home/kv.sock");
+    assert_eq!(command.args[at - 2..at], ["--hicache-storage-backend", "dynamic"]);
+    assert_eq!(command.args[at + 2], "--enable-hierarchical-cache");
+    assert!(command.env.iter().any(|(name, _)| name == "PYTHONPATH"));
+
+    let refused = refusal(sglang, &with(&["--hicache-storage-backend", "file"]));
+    assert!(refused.contains("--kv-host-gb sets --hicache-storage-backend"), "{refused}");
+    let paired = Options { role: Role::Prefill, ..with(&[]) };
+    assert!(refusal(sglang, &paired).contains("--role aggregated"));
+    assert!(refusal(trtllm, &with(&[])).contains("--attach"));
+}
+
+#[test]
 fn a_vllm_with_moriio_is_told_where_it_is() {
     let mut options = options(&[]);
     options.role = Role::Decode;

@@ -45,6 +45,12 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     options.refuse_encode("trtllm")?;
     let flags = options.flags(&DIALECT)?;
     let unsupported = |why: String| CommandError::Unsupported { engine: "trtllm", why };
+    if options.kv_tiers.is_some() {
+        // Its connector is named in a file of settings, beside what only the operator knows.
+        return Err(unsupported(
+            "--kv-host-gb needs an engine that runs already (--attach)".into(),
+        ));
+    }
     if options.role != Role::Aggregated && !flags.has("config") {
         let role = if options.role == Role::Prefill { "prefill" } else { "decode" };
         let file = "--config FILE with cache_transceiver_config after `--`";

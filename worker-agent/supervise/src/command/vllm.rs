@@ -1,7 +1,9 @@
 //! vLLM's command line. Source: `vllm serve --help=all` of 0.32.0, which also ran in the tests.
 
 use super::flags::{Dialect, Flags};
-use super::{CommandError, EngineCommand, KvTiers, Options, host, python_env, secrets, words};
+use super::{
+    CommandError, EngineCommand, KvTiers, Options, host, python_env, python_path, secrets, words,
+};
 use serde_json::json;
 use stator_protos::discovery::Role;
 
@@ -96,9 +98,10 @@ fn kv_tiers(
     tiers: &KvTiers,
 ) -> Result<Vec<String>, CommandError> {
     let refused = |why: &str| CommandError::Unsupported { engine: "vllm", why: why.into() };
-    // The engine has one connector, which is busy with other workers there.
     if options.role != Role::Aggregated {
-        return Err(refused("--kv-host-gb needs --role aggregated"));
+        let why = "--kv-host-gb needs --role aggregated: the connector of a pair moves KV between its \
+                   engines";
+        return Err(refused(why));
     }
     if flags.has(CONNECTOR_FLAG) {
         return Err(refused("--kv-host-gb sets --kv-transfer-config"));
@@ -121,14 +124,6 @@ fn kv_tiers(
         args.extend(words([&format!("--{HASHES}"), "sha256_cbor"]));
     }
     Ok(args)
-}
-
-/// The engine's Python path with the folder of these modules before those of the agent's own.
-fn python_path(tiers: &KvTiers) -> String {
-    let inherited = std::env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
-    let paths = [tiers.modules.display().to_string()].into_iter();
-    let inherited = inherited.map(|paths| paths.to_string_lossy().into_owned());
-    paths.chain(inherited).collect::<Vec<_>>().join(":")
 }
 
 /// The connector of a role, part by part, so that the user can add further parts.
@@ -158,8 +153,7 @@ fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
         turn_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING");
     }
     env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.0.clone())));
-    let tiers = options.kv_tiers.iter();
-    env.extend(tiers.map(|tiers| ("PYTHONPATH".to_owned(), python_path(tiers))));
+    env.extend(options.kv_tiers.iter().map(python_path));
     let Some(address) = options.side_channel.filter(|_| options.role != Role::Aggregated) else {
         return env;
     };
