@@ -1,6 +1,6 @@
 //! Agents that keep the KV of a real vLLM in their host memory.
 
-use crate::agents::{Agent, PLANES, answer, completed, hashes, tokens};
+use crate::agents::{Agent, PLANES, answer, completed, completion, completion_by, hashes, tokens};
 use serde_json::json;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -19,18 +19,23 @@ use std::process::Command;
 const LONG: usize = 1500;
 /// Tokens of an answer.
 const ANSWER: u32 = 16;
+/// Name of the LoRA adapter.
+const ADAPTER: &str = "adapter";
 /// Folder of the modules that engines load.
 const SHIMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/kv/shims");
 
-/// The shim's own tests: every method takes whatever there is, and no request waits for long.
+/// The shims' own tests: every method takes whatever there is, and no request waits for long. Those
+/// of other engines speak to stand-ins of their interfaces.
 #[test]
 fn shim_never_raises() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let python = bed.program().with_file_name("python");
-    let mut tests = Command::new(python);
-    tests.args(["-B", "-m", "unittest", "test_vllm_0_32"]).current_dir(SHIMS);
-    let result = tests.output().unwrap();
-    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    for module in ["test_vllm_0_32", "test_sglang_0_5", "test_trtllm_1_2"] {
+        let mut tests = Command::new(&python);
+        tests.args(["-B", "-m", "unittest", module]).current_dir(SHIMS);
+        let result = tests.output().unwrap();
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    }
 }
 
 #[tokio::test]
@@ -39,13 +44,24 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     let home = tempfile::tempdir().unwrap();
     // Slots for 488 blocks, of which the engine itself has room for 256.
     let role = ("aggregated", Role::Aggregated);
-    let flags = (&["--kv-host-gb=0.008"][..], 1);
-    let process = Agent::start_with(&bed, home.path(), role, flags);
-    let mut agent = Agent::ready(Engine::Vllm, process).await;
+    let disk = format!("--kv-disk-dir={}", home.path().join("disk").display());
+    let flags = (&["--kv-host-gb=0.008", "--kv-disk-gb=0.2", &disk][..], 1);
+    let start = || Agent::start_with(&bed, home.path(), role, flags);
+    let mut agent = Agent::ready(Engine::Vllm, start()).await;
 
     prompts_and_answers_come_back_when_the_engine_forgot_them(&agent).await;
-    answers_stay_when_host_memory_is_too_small(&agent).await;
+    tokens_equal_under_pressure_with_offload(&agent).await;
     a_new_life_of_the_engine_finds_what_the_one_before_stored(&mut agent).await;
+
+    // A new life of both: host memory is gone, and the disk is not.
+    let prompt = tokens(4, LONG);
+    let (expected, _) = asked(&agent.engine, &prompt).await;
+    holds(&agent, "disk", computed_blocks(LONG)).await;
+    agent.process.kill().await;
+    drop(agent);
+    let agent = Agent::ready(Engine::Vllm, start()).await;
+    finds_again(&agent.engine, &prompt, &expected).await;
+    assert!(hits_below(&agent).await >= (LONG / BLOCK_SIZE) as f64);
 }
 
 async fn prompts_and_answers_come_back_when_the_engine_forgot_them(agent: &Agent) {
@@ -66,21 +82,30 @@ async fn prompts_and_answers_come_back_when_the_engine_forgot_them(agent: &Agent
     }
 }
 
-async fn answers_stay_when_host_memory_is_too_small(agent: &Agent) {
+/// Eight requests at a time, of which the engine has room for five and the host memory for ten: they
+/// preempt one another, and are evicted to the disk and read from there.
+async fn tokens_equal_under_pressure_with_offload(agent: &Agent) {
     let prompts: Vec<_> = (0..16).map(|seed| tokens(100 + seed, LONG)).collect();
     let mut first = Vec::new();
     for prompt in &prompts {
         first.push(asked(&agent.engine, prompt).await.0);
     }
-    // Backwards: the last are there still.
     let mut hits = 0;
-    for (prompt, first) in prompts.iter().zip(&first).rev() {
+    for turn in 0..3 {
         forget(&agent.engine).await;
-        let (again, cached) = asked(&agent.engine, prompt).await;
-        assert_eq!(again, *first);
-        hits += cached;
+        for at in (0..16).step_by(8) {
+            let together =
+                (at..at + 8).map(|at| asked(&agent.engine, &prompts[(at + 5 * turn) % 16]));
+            let answers = futures::future::join_all(together).await;
+            for (of, (again, cached)) in (at..at + 8).zip(answers) {
+                assert_eq!(again, first[(of + 5 * turn) % 16]);
+                hits += cached;
+            }
+        }
     }
-    assert!(hits >= whole_blocks(LONG) && hits < 16 * LONG, "{hits}");
+    assert!(hits >= whole_blocks(LONG), "{hits}");
+    let from_disk = hits_below(agent).await;
+    assert!(from_disk > 0.0, "nothing came from the disk");
 }
 
 async fn a_new_life_of_the_engine_finds_what_the_one_before_stored(agent: &mut Agent) {
@@ -103,12 +128,12 @@ async fn a_vllm_outlives_the_agent_whose_host_memory_it_uses() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("kv");
-    let server = start_with_tiers(&bed, &folder).await;
+    let server = start_with_tiers(&bed, &folder, &adapters(&bed)).await;
     // There is no agent yet.
     let prompt = tokens(5, LONG);
     let (expected, _) = asked(&server.client(), &prompt).await;
 
-    let mut agent = attached(&bed, &server, home.path()).await;
+    let mut agent = attached(&bed, &server, home.path(), &[]).await;
     finds_again(&agent.engine, &prompt, &expected).await;
     answers_come_while_the_agent_stands_still(&agent, &prompt, &expected).await;
     finds_again(&agent.engine, &prompt, &expected).await;
@@ -119,12 +144,116 @@ async fn a_vllm_outlives_the_agent_whose_host_memory_it_uses() {
     assert_eq!(asked(&server.client(), &prompt).await, (expected.clone(), 0));
 
     // The next agent has other memory, and nothing in it.
-    agent = attached(&bed, &server, home.path()).await;
+    agent = attached(&bed, &server, home.path(), &[]).await;
     finds_again(&agent.engine, &prompt, &expected).await;
+    salts_and_adapters_share_nothing(&agent.engine, &prompt).await;
     if all_engines("two vLLMs that share the host memory of an agent") {
-        let second = start_with_tiers(&bed, &folder).await;
-        assert_eq!(asked(&second.client(), &prompt).await, (expected, whole_blocks(LONG)));
+        let second = start_with_tiers(&bed, &folder, &adapters(&bed)).await;
+        assert_eq!(asked(&second.client(), &prompt).await, (expected.clone(), whole_blocks(LONG)));
     }
+    agent.process.kill().await;
+
+    damaged_blocks_of_a_disk_are_computed(&bed, &server, home.path(), (&prompt, &expected)).await;
+    a_second_agent_finds_what_the_first_left_in_an_object_store(&bed, &server, home.path()).await;
+}
+
+/// The name of a block has all that its KV depends on.
+async fn salts_and_adapters_share_nothing(engine: &Client, prompt: &[u32]) {
+    let mut salted = completion(prompt, ANSWER);
+    salted["cache_salt"] = json!("tenant");
+    let adapted = completion_by(ADAPTER, prompt, ANSWER);
+    for body in [salted, adapted] {
+        let ask = async || {
+            let reply = engine.post("/v1/completions", &body).await;
+            assert!(reply.status.is_success(), "{}", reply.status);
+            answer(&reply.json())
+        };
+        forget(engine).await;
+        let (expected, cached) = ask().await;
+        assert_eq!(cached, 0, "{body}");
+        soon("blocks of its own", async {
+            loop {
+                forget(engine).await;
+                let (again, cached) = ask().await;
+                assert_eq!(again, expected);
+                if cached == whole_blocks(prompt.len()) {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// A read that fails is never loaded, and the disk gets the block again.
+async fn damaged_blocks_of_a_disk_are_computed(
+    bed: &Bed,
+    server: &VllmServer,
+    home: &Path,
+    (prompt, expected): (&[u32], &[u32]),
+) {
+    let disk = format!("--kv-disk-dir={}", home.join("disk").display());
+    let mut agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
+    finds_again(&agent.engine, prompt, expected).await;
+    holds(&agent, "disk", whole_blocks(LONG) / BLOCK_SIZE).await;
+    agent.process.kill().await;
+
+    agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
+    finds_again(&agent.engine, prompt, expected).await;
+    assert!(hits_below(&agent).await > 0.0, "nothing came from the disk");
+    agent.process.kill().await;
+
+    damage(&home.join("disk"));
+    agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
+    finds_again(&agent.engine, prompt, expected).await;
+    let failed = "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"corrupt\"}";
+    assert!(agent.metric(failed).await > 0.0, "no damaged block was read");
+    agent.process.kill().await;
+}
+
+async fn a_second_agent_finds_what_the_first_left_in_an_object_store(
+    bed: &Bed,
+    server: &VllmServer,
+    home: &Path,
+) {
+    let objects = format!("--kv-object=file://{}", home.join("objects").display());
+    let mut agent = attached(bed, server, home, &[&objects]).await;
+    let prompt = tokens(6, LONG);
+    forget(&agent.engine).await;
+    let (expected, _) = asked(&agent.engine, &prompt).await;
+    finds_again(&agent.engine, &prompt, &expected).await;
+    // An agent that ends writes what it has gathered for an object.
+    agent.process.terminate();
+    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+
+    let second = attached(bed, server, home, &[&objects]).await;
+    finds_again(&second.engine, &prompt, &expected).await;
+    assert!(hits_below(&second).await > 0.0, "nothing came from the object store");
+}
+
+/// Flips a bit in each page of a disk tier, behind the tables at the start of its files.
+fn damage(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            damage(&entry);
+        } else if entry.file_name().unwrap().to_string_lossy().starts_with("segment") {
+            let mut bytes = std::fs::read(&entry).unwrap();
+            bytes.chunks_mut(4096).skip(64).for_each(|page| page[2000] ^= 1);
+            std::fs::write(&entry, bytes).unwrap();
+        }
+    }
+}
+
+/// Waits until a medium holds so many blocks.
+async fn holds(agent: &Agent, medium: &str, blocks: usize) {
+    let series = format!("stator_kv_blocks{{medium=\"{medium}\"}}");
+    soon("blocks on a medium", async { while agent.metric(&series).await < blocks as f64 {} })
+        .await;
+}
+
+/// Blocks that requests found in a tier below host memory.
+async fn hits_below(agent: &Agent) -> f64 {
+    agent.metric("stator_kv_hit_blocks_total{from=\"below\"}").await
 }
 
 async fn answers_come_while_the_agent_stands_still(
@@ -154,6 +283,13 @@ async fn published(agent: &mut Agent, medium: Medium) -> HashSet<SequenceHash> {
     held
 }
 
+/// Flags of a vLLM that has the adapter.
+fn adapters(bed: &Bed) -> Vec<String> {
+    let module = format!("{ADAPTER}={}", bed.adapter().display());
+    let flags = ["--enable-lora", "--max-lora-rank=8", "--lora-modules", &module];
+    flags.map(str::to_owned).to_vec()
+}
+
 /// Waits until a prompt comes from the host memory of an agent that the engine may have to join.
 async fn finds_again(engine: &Client, prompt: &[u32], expected: &[u32]) {
     soon("a prompt from host memory", async {
@@ -170,7 +306,7 @@ async fn finds_again(engine: &Client, prompt: &[u32], expected: &[u32]) {
 }
 
 /// A vLLM that finds an agent's tiers in this folder, once they are there.
-async fn start_with_tiers(bed: &Bed, folder: &Path) -> VllmServer {
+async fn start_with_tiers(bed: &Bed, folder: &Path, further: &[String]) -> VllmServer {
     let config = json!({
         "kv_connector": "Connector",
         "kv_connector_module_path": "vllm_0_32",
@@ -182,12 +318,14 @@ async fn start_with_tiers(bed: &Bed, folder: &Path) -> VllmServer {
             "stator_socket": folder.join("kv.sock"),
         },
     });
-    let flags = ["--kv-transfer-config", &config.to_string()];
+    let config = config.to_string();
+    let mut flags = vec!["--kv-transfer-config", &config];
+    flags.extend(further.iter().map(String::as_str));
     serve_with(bed, Role::Aggregated, &flags, &[("PYTHONPATH", SHIMS)]).await
 }
 
 /// An agent for an engine that runs, with tiers in the folder `kv` of `home`.
-async fn attached(bed: &Bed, server: &VllmServer, home: &Path) -> Agent {
+async fn attached(bed: &Bed, server: &VllmServer, home: &Path, further: &[&str]) -> Agent {
     let dir = format!("--discovery-dir={}", home.display());
     let socket = format!("--kv-socket-dir={}", home.join("kv").display());
     let attach = format!("--attach={}", server.url());
@@ -196,6 +334,7 @@ async fn attached(bed: &Bed, server: &VllmServer, home: &Path) -> Agent {
     let mut args =
         vec!["agent", "--engine=vllm", &attach, &model, &name, &dir, "--kv-host-gb=0.02"];
     args.push(&socket);
+    args.extend(further);
     args.extend(PLANES);
     Agent::found(Engine::Vllm, Process::start(&args)).await
 }
