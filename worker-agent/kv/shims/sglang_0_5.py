@@ -91,7 +91,7 @@ class Pages(Link):
                     # A slot of an earlier connection is not ours to hand over.
                     if self.peer is not peer:
                         return place
-                    self._filled([(key, slot, depth + place)])
+                    self._filled([(key, slot, depth + place, None)])
         return len(keys)
 
 

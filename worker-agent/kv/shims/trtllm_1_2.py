@@ -116,7 +116,7 @@ class Scheduler(Link, KvCacheConnectorScheduler):
                 if self.boot and self.credit and job.boot == self.boot and place < len(blocks):
                     slot = self.credit.popleft()
                     job.stores.append((blocks[place], slot))
-                    stores.append((keys[place], slot, place))
+                    stores.append((keys[place], slot, place, None))
             self.saved[data.request_id] = max(len(keys), held)
         self.passes.append(stores)
         return job
