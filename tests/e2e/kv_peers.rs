@@ -5,6 +5,7 @@ use crate::agents::record;
 use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::suite::tokens;
 use futures::StreamExt;
+use stator_protos::WorkerRank;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::generate_input::Input;
@@ -72,29 +73,9 @@ impl Peer {
     /// The greedy answer to a prompt that others are said to hold, and how much of the prompt was
     /// cached.
     async fn ask(&mut self, prompt: &[u32], holders: &[&str]) -> (Vec<u32>, u32) {
-        let holder = |address: &&str| KvHolder { address: (*address).into(), blocks: BLOCKS };
-        let sampling = Sampling { max_tokens: 8, ignore_eos: true, ..Sampling::default() };
-        let submit = Submit {
-            worker_id: self.record.workers[0].worker.worker.0,
-            token_ids: prompt.to_vec(),
-            sampling: Some(sampling),
-            kv_holders: holders.iter().map(holder).collect(),
-            ..Submit::default()
-        };
-        let input = GenerateInput { input: Some(Input::Submit(submit)) };
-        let inputs = futures::stream::iter([input]).chain(futures::stream::pending());
-        let mut frames = self.client.generate(inputs).await.unwrap().into_inner();
-        let mut answer = Vec::new();
-        loop {
-            let frame = soon("an answer", frames.message()).await.unwrap().unwrap();
-            for output in frame.outputs {
-                answer.extend(output.token_ids);
-                if let Some(finish) = output.finish {
-                    let usage = finish.usage.unwrap_or_else(|| panic!("{finish:?}"));
-                    return (answer, usage.cached_tokens);
-                }
-            }
-        }
+        let worker = self.record.workers[0].worker;
+        let holders: Vec<_> = holders.iter().map(|address| (*address, BLOCKS)).collect();
+        ask_near(&mut self.client, worker, (prompt, 8), &holders).await
     }
 
     /// Waits until a medium holds so many blocks.
@@ -121,6 +102,40 @@ impl Peer {
             media.extend(chunk.sequence_hashes.iter().map(|_| medium));
         }
         media
+    }
+}
+
+/// A worker's greedy answer of so many tokens to a prompt of which others are said to hold so many
+/// blocks, and how much of the prompt was cached.
+pub(crate) async fn ask_near(
+    client: &mut WorkerClient<Channel>,
+    worker: WorkerRank,
+    (prompt, max_tokens): (&[u32], u32),
+    holders: &[(&str, u32)],
+) -> (Vec<u32>, u32) {
+    let holder =
+        |(address, blocks): &(&str, u32)| KvHolder { address: (*address).into(), blocks: *blocks };
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    let submit = Submit {
+        worker_id: worker.worker.0,
+        token_ids: prompt.to_vec(),
+        sampling: Some(sampling),
+        kv_holders: holders.iter().map(holder).collect(),
+        ..Submit::default()
+    };
+    let input = GenerateInput { input: Some(Input::Submit(submit)) };
+    let inputs = futures::stream::iter([input]).chain(futures::stream::pending());
+    let mut frames = client.generate(inputs).await.unwrap().into_inner();
+    let mut answer = Vec::new();
+    loop {
+        let frame = soon("an answer", frames.message()).await.unwrap().unwrap();
+        for output in frame.outputs {
+            answer.extend(output.token_ids);
+            if let Some(finish) = output.finish {
+                let usage = finish.usage.clone().unwrap_or_else(|| panic!("{finish:?}"));
+                return (answer, usage.cached_tokens);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Agents that keep the KV of a real vLLM in their host memory.
 
 use crate::agents::{Agent, PLANES, answer, completed, completion, completion_by, hashes, tokens};
+use crate::kv_peers::ask_near;
 use serde_json::json;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -254,6 +255,40 @@ async fn holds(agent: &Agent, medium: &str, blocks: usize) {
 /// Blocks that requests found in a tier below host memory.
 async fn hits_below(agent: &Agent) -> f64 {
     agent.metric("stator_kv_hit_blocks_total{from=\"below\"}").await
+}
+
+#[tokio::test]
+async fn a_vllm_reads_what_the_agent_of_another_holds() {
+    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    if !all_engines("two vLLMs whose agents lend each other KV") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let start = |id| {
+        let flags = (&["--kv-host-gb=0.02"][..], 1);
+        Agent::start_with(&bed, home.path(), (id, Role::Aggregated), flags)
+    };
+    let (first, second) = (start("first"), start("second"));
+    let mut first = Agent::ready(Engine::Vllm, first).await;
+    let mut second = Agent::ready(Engine::Vllm, second).await;
+    let prompt = tokens(6, LONG);
+    let (expected, _) = asked_and_stored(&first, &prompt, computed_blocks(LONG)).await;
+    let address = first.record().await.profile.kv_transfer.expect("it lends");
+    let blocks = LONG / BLOCK_SIZE;
+    let (holders, asked) = ([(&*address, blocks as u32)], (&*prompt, ANSWER));
+    let (answer, cached) = ask_near(&mut second.client, second.worker, asked, &holders).await;
+    assert_eq!((answer, cached as usize), (expected.clone(), whole_blocks(LONG)));
+    let read = "stator_kv_tier_operations_total{tier=\"peer\",way=\"read\",outcome=\"done\"}";
+    assert_eq!(second.metric(read).await, blocks as f64);
+
+    // Without a living holder it computes.
+    let prompt = tokens(7, LONG);
+    let (expected, _) = asked_and_stored(&first, &prompt, computed_blocks(LONG)).await;
+    signal(first.process.id(), "KILL");
+    first.process.kill().await;
+    let asked = (&*prompt, ANSWER);
+    let answered = ask_near(&mut second.client, second.worker, asked, &holders).await;
+    assert_eq!(answered, (expected, 0));
 }
 
 async fn answers_come_while_the_agent_stands_still(

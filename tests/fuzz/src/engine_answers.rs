@@ -23,6 +23,7 @@ pub(crate) fn run(input: &[u8]) {
         priority: 0,
         rank: None,
         trace: None,
+        kv_hint: None,
         hand: Hand::Whole,
     };
     for kind in KINDS {

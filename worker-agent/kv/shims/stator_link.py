@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 
-HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS = range(1, 10)
+HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS, HINT = range(1, 11)
 WELCOME, REFUSED, FOUND, READY, GRANT, DUP = range(65, 71)
 PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES, NAMES_BYTES = 2, 1024, 65536, 65536, 256
 # Longest waits: of a call, of a request for FOUND and for READY, and until the agent is tried again.
@@ -63,6 +63,8 @@ class Prompt:
     def __init__(self, request, spec):
         self.hashes, self.tokens = request.block_hashes, getattr(request, "all_token_ids", ())
         self.chunk, self.step = spec.chunk, spec.hashes_per_chunk
+        # What the agent said with the request.
+        self.told = getattr(request, "kv_transfer_params", None)
         lora = getattr(getattr(request, "lora_request", None), "lora_name", None) or ""
         self.names = lora.encode(), (getattr(request, "cache_salt", None) or "").encode()
         others = getattr(request, "mm_features", None), getattr(request, "prompt_embeds", None)
@@ -180,12 +182,18 @@ class Link:
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
-    def _ask(self, keys):
-        """Asks for the leading blocks of a prompt, if there is an agent, and waits a little."""
+    def _ask(self, keys, told=None):
+        """Asks for the leading blocks of a prompt, if there is an agent, and waits a little.
+
+        `told` are the parameters that the agent gave the engine with the prompt, if any.
+        """
         if not keys or not self.boot:
             return None
         ask = Ask(next(self.numbers), self.boot, keys[:ASK_KEYS_MAX])
         self.asks[ask.number], keys = ask, list(ask.places)
+        hint = told.get("stator_hint") if isinstance(told, dict) else None
+        if isinstance(hint, int) and 0 <= hint < 2**64:
+            self._send(HINT, struct.pack("<Q", hint), ask.number)
         for first in range(0, len(keys), KEYS_MAX):
             part = keys[first : first + KEYS_MAX]
             head = struct.pack("<4I", self.prefill_us, len(keys), first, len(part))

@@ -47,7 +47,8 @@ def request(name, blocks):
         context.set_offload_key_position(key, (place + 1) * TOKENS)
     asked = SimpleNamespace(
         request_id=name, block_hashes=hashes, all_token_ids=list(range(blocks * TOKENS)),
-        lora_request=None, cache_salt="salt", mm_features=[], prompt_embeds=None)
+        lora_request=None, cache_salt="salt", mm_features=[], prompt_embeds=None,
+        kv_transfer_params=None)
     return asked, context, keys
 
 
@@ -147,6 +148,23 @@ class NeverRaises(unittest.TestCase):
             self.assertIsInstance(result, LookupResult)
             self.assertFalse(manager.counts[link.FAULTS], f"{kind} {length}")
             manager.shutdown()
+
+    def test_a_hint_is_said_before_its_request_and_garbage_never(self):
+        for told, heard in (({"stator_hint": 7}, [link.HINT, link.ASK]), (None, [link.ASK])):
+            agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
+            manager = spec(agent.path).get_manager()
+            asked, context, keys = request("r", 1)
+            asked.kv_transfer_params = told
+            manager.arrive(asked)
+            while manager.lookup(keys[0], context) == LookupResult.RETRY:
+                pass
+            self.assertEqual([kind for kind in agent.heard if kind in (link.HINT, link.ASK)], heard)
+        for garbage in GARBAGE:
+            for told in (garbage, {"stator_hint": garbage}):
+                manager = spec(Agent(self).path).get_manager()
+                asked.kv_transfer_params = told
+                manager.arrive(asked)
+                self.assertFalse(manager.counts[link.FAULTS], told)
 
     def test_a_slot_outside_the_arena_is_never_used(self):
         found = struct.pack("<I", 0) + slots(SLOTS)

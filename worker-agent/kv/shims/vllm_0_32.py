@@ -64,7 +64,7 @@ class Manager(Link, base.OffloadingManager):
         """Once for each request and preemption: what failed to load is not offered again."""
         step = self.spec.hashes_per_chunk
         keys = [value + self.spec.group for value in self.prompts[request].hashes[step - 1 :: step]]
-        self.told[request] = self._ask(keys)
+        self.told[request] = self._ask(keys, self.prompts[request].told)
 
     def lookup(self, key, req_context):
         ask = self.told.get(req_context.req_id)

@@ -47,5 +47,6 @@ pub use elsewhere::ConnectorServer;
 #[cfg(target_os = "linux")]
 pub use server::ConnectorServer;
 pub use settings::{
-    CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, SchedulerReport,
+    CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, HintTaker,
+    SchedulerReport,
 };

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod holder;
+mod noted;
 
 pub(crate) use holder::KvHolder;
 
@@ -15,6 +16,7 @@ use crate::config::AgentSettings;
 use crate::request_plane::listen;
 use addresses::HolderAddresses;
 use anyhow::Context;
+use noted::NotedHolders;
 use parking_lot::Mutex;
 use stator_kv::Block;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
@@ -23,6 +25,7 @@ use stator_kv::store::{TierAdmission, TierSettings};
 use stator_kv::tier::Tier;
 use stator_kv::transfer::{FleetKey, TransferServer};
 use stator_protos::kv_event::Medium;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -39,6 +42,7 @@ pub(crate) struct KvPeers {
     server: OnceLock<AbortHandle>,
     tier: OnceLock<Arc<PeerTier>>,
     addresses: HolderAddresses,
+    noted: NotedHolders,
 }
 
 impl KvPeers {
@@ -68,6 +72,7 @@ impl KvPeers {
         Arc::new(Self {
             key,
             addresses: HolderAddresses::new(runtime.clone()),
+            noted: NotedHolders::default(),
             runtime,
             address,
             listener: Mutex::new(listener),
@@ -126,6 +131,25 @@ impl KvPeers {
                 tier.hint(at, &blocks[..holder.blocks.min(blocks.len())]);
             }
         }
+    }
+
+    /// Keeps the holders of a prompt whose blocks an engine in another process names later; returns
+    /// the number to tell it.
+    pub(crate) fn note(&self, holders: &[KvHolder]) -> u64 {
+        self.noted.note(holders.into())
+    }
+
+    /// An engine names the leading blocks of a prompt whose holders were noted.
+    pub(crate) fn hint_noted(&self, note: u64, blocks: &[Block]) {
+        if let Some(holders) = self.noted.find(note) {
+            self.hint(&holders, blocks);
+        }
+    }
+}
+
+impl fmt::Debug for KvPeers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvPeers").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@ use super::place::EnginePlace;
 use super::probe::Probe;
 use super::tiers::TierService;
 use crate::config::StockSettings;
+use crate::kv::peers::KvPeers;
 use stator_dialect::Description;
 use std::sync::Arc;
 
@@ -21,4 +22,6 @@ pub(crate) struct StockEngine {
     pub(super) metrics: StockMetrics,
     /// The tiers that the engine uses in its own process.
     pub(super) tiers: Option<TierService>,
+    /// Agents that the tiers read from, too.
+    pub(super) peers: Option<Arc<KvPeers>>,
 }

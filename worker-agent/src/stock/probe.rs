@@ -179,6 +179,7 @@ pub(super) fn canary(rank: Option<u16>) -> Ask {
         priority: 0,
         rank,
         trace: None,
+        kv_hint: None,
         hand: Hand::Canary,
     }
 }

@@ -3,6 +3,7 @@
 use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
 use super::trace::TracedRequest;
+use crate::kv::peers::KvPeers;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::metadata::RequestMetadata;
@@ -49,6 +50,8 @@ pub(crate) struct Rank {
     pub(crate) stock: StockMetrics,
     /// The engine was told to rest, and would hold what it is sent.
     pub(crate) resting: Arc<AtomicBool>,
+    /// Agents that the engine's tiers read from, too.
+    pub(crate) peers: Option<Arc<KvPeers>>,
 }
 
 /// Why a choice has no answer.
@@ -71,7 +74,11 @@ impl Rank {
         let first_choice = request.first_choice;
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
-        let job = Job { rank: self, request, request_id, metadata, traced, outbox: &outbox, left };
+        // The engine names the blocks of its prompt by itself, and later.
+        let peers = self.peers.as_ref().filter(|_| !metadata.kv_holders.is_empty());
+        let kv_hint = peers.map(|peers| peers.note(&metadata.kv_holders));
+        let outbox = &*outbox;
+        let job = Job { rank: self, request, request_id, metadata, traced, outbox, left, kv_hint };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
         match future::try_join_all(choices).await {
             // The last output of the last choice has ended it.
@@ -143,6 +150,8 @@ pub(super) struct Job<'a> {
     outbox: &'a Outbox,
     /// Choices that have not ended.
     left: AtomicU32,
+    /// Number by which the tiers know who holds KV of its prompt.
+    kv_hint: Option<u64>,
 }
 
 /// An answer that has begun.
@@ -199,7 +208,11 @@ impl Job<'_> {
     pub(super) fn ask(&self, progress: &ChoiceProgress, hand: Hand) -> Ask {
         let Self { request, metadata, traced, .. } = self;
         let parts = RequestParts { request, metadata, traced };
-        Ask { hand, ..ask(self.rank, parts, progress.choice, progress.taken.as_slice()) }
+        Ask {
+            hand,
+            kv_hint: self.kv_hint,
+            ..ask(self.rank, parts, progress.choice, progress.taken.as_slice())
+        }
     }
 
     /// Sends on what came of a choice.
@@ -332,6 +345,7 @@ fn ask(
         priority: metadata.priority,
         rank: rank.rank,
         trace: traced.told(),
+        kv_hint: None,
         hand: Hand::Whole,
     }
 }

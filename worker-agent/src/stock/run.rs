@@ -79,6 +79,7 @@ impl StockEngine {
             metrics: reports.metrics.clone(),
             stock: self.metrics.clone(),
             resting: self.probe.resting.clone(),
+            peers: self.peers.clone(),
         };
         let tally = rank.tally.clone();
         let cache =

@@ -47,7 +47,7 @@ pub(crate) async fn start(
     let stock = StockMetrics::default();
     stock.show(metrics);
     // Before the engine, which looks for them when it starts.
-    let tiers = TierService::serve(&settings, metrics, peers)?;
+    let tiers = TierService::serve(&settings, metrics, peers.clone())?;
     let kv_tiers = tiers.as_ref().map(TierService::place);
     let (launch, place) = launch::launch(&settings, name.unwrap_or("engine"), kv_tiers)?;
     let probe = Arc::new(Probe {
@@ -98,6 +98,7 @@ pub(crate) async fn start(
             total_blocks: size.total_blocks,
             metrics: stock,
             tiers,
+            peers,
         })),
     }))
 }

@@ -273,6 +273,7 @@ impl Bed {
             metrics: metrics.clone(),
             stock,
             resting: resting.clone(),
+            peers: None,
         };
         let queue = Arc::new(Queue::default());
         let feeds = Arc::new(Feeds::new(1 << 20, queue.clone(), metrics.clone()));

@@ -6,7 +6,7 @@ use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, open_cache};
 use anyhow::Context;
 use stator_kv::BlockForm;
-use stator_kv::connector::{ConnectorServer, ConnectorSettings};
+use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::shims;
 use stator_runtime::metrics::Metrics;
@@ -56,6 +56,7 @@ impl TierService {
         let (runtime, object_key) = (Handle::current(), settings.object_key);
         let board = Arc::new(TierBoard::default());
         let noted = board.clone();
+        let hinted = peers.clone();
         let open = move |form: BlockForm| {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
             let _entered = runtime.enter();
@@ -65,8 +66,14 @@ impl TierService {
             open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))
         };
         let watched = board.clone();
+        let hints: Arc<HintTaker> = Arc::new(move |note, blocks| {
+            if let Some(peers) = &hinted {
+                peers.hint_noted(note, blocks);
+            }
+        });
         let connector = ConnectorSettings {
             watch: Arc::new(move |change| watched.engine_changed(change)),
+            hints,
             ..ConnectorSettings::new(socket.clone(), Box::new(open))
         };
         let server = ConnectorServer::start(connector);

@@ -77,6 +77,7 @@ async fn ask(dialect: &Arc<dyn Dialect>, prompt: &Arc<[u32]>) {
         priority: 0,
         rank: None,
         trace: None,
+        kv_hint: None,
         hand: Hand::Whole,
     };
     let mut answer = dialect.generate(ask).await.expect("an answer");

@@ -75,6 +75,7 @@ fn read(kind: Kind, events: &[Vec<u8>]) -> usize {
         priority: 0,
         rank: None,
         trace: None,
+        kv_hint: None,
         hand: Hand::Whole,
     };
     let deltas = replay(kind, &ask, events.iter().map(Vec::as_slice)).expect("a whole answer");

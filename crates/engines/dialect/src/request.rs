@@ -24,6 +24,9 @@ pub struct Ask {
     pub rank: Option<u16>,
     /// Trace that the request belongs to.
     pub trace: Option<Trace>,
+    /// Number by which the agent's KV tiers know where else KV of the prompt may be, for engines that
+    /// ask them for blocks. Told with [`Hand::Whole`].
+    pub kv_hint: Option<u64>,
     /// This engine's share of the request.
     pub hand: Hand,
 }

@@ -47,7 +47,8 @@ impl ShimMessage {
         if header.flags != 0 {
             return Err(MessageError::Header);
         }
-        if !matches!(header.kind, kind::ASK | kind::END) && header.request != 0 {
+        let of_request = matches!(header.kind, kind::ASK | kind::END | kind::HINT);
+        if !of_request && header.request != 0 {
             return Err(MessageError::Header);
         }
         let message = match header.kind {
@@ -60,6 +61,7 @@ impl ShimMessage {
             kind::SHIM_PULSE => Self::Pulse(read_pulse(&mut body)?),
             kind::SHIM_BYE => Self::Bye,
             kind::TOKENS => Self::Tokens(read_tokens(&mut body)?),
+            kind::HINT => Self::Hint { request: header.request, hint: body.u64()? },
             kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)

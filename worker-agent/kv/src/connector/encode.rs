@@ -22,6 +22,7 @@ impl ShimMessage {
             Self::Pulse(pulse) => encode_pulse(pulse),
             Self::Bye => Packet::new(kind::SHIM_BYE, 0).end(),
             Self::Tokens(tokens) => encode_tokens(tokens),
+            Self::Hint { request, hint } => Packet::new(kind::HINT, *request).u64(*hint).end(),
         }
     }
 }

@@ -281,6 +281,7 @@ fn session(
         filler,
         presence: Presence::begin(Arc::clone(&shared.settings.watch), hello.block_tokens),
         told: ToldWords::default(),
+        hints: Arc::clone(&shared.settings.hints),
         slots: cache.arena().slots(),
         engine: EngineView::new(hello),
     })

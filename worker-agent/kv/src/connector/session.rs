@@ -4,6 +4,7 @@ use super::filler::{FilledBlock, Filler};
 use super::names::KeyNames;
 use super::outbox::EngineOutbox;
 use super::presence::Presence;
+use super::settings::HintTaker;
 use super::wire::{
     AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse, TokensFrame,
 };
@@ -46,6 +47,7 @@ pub(super) struct SchedulerSession {
     pub(super) presence: Presence,
     /// Tokens of blocks that are to be filled.
     pub(super) told: ToldWords,
+    pub(super) hints: Arc<HintTaker>,
     /// Slots of the arena.
     pub(super) slots: u32,
     pub(super) engine: EngineView,
@@ -59,6 +61,8 @@ pub(super) struct EngineView {
     names: KeyNames,
     prefill: Duration,
     asking: Option<PartialAsk>,
+    /// A request that was given a hint, and the hint.
+    hinted: Option<(u64, u64)>,
     open: FxHashSet<u64>,
 }
 
@@ -78,6 +82,7 @@ impl EngineView {
             names: KeyNames::new(&hello.fingerprint, &[0; 16]),
             prefill: Duration::from_micros(hello.prefill_us.into()),
             asking: None,
+            hinted: None,
             open: FxHashSet::default(),
         }
     }
@@ -130,6 +135,7 @@ impl SchedulerSession {
                     return Err(ShimFault::Misplaced("RESET within a request"));
                 }
             }
+            ShimMessage::Hint { request, hint } => self.engine.hinted = Some((request, hint)),
             ShimMessage::Hello(_) => return Err(ShimFault::Misplaced("HELLO")),
             ShimMessage::Pulse(_) | ShimMessage::Bye => {}
         }
@@ -162,6 +168,7 @@ impl SchedulerSession {
         };
         self.engine.open.insert(request);
         self.outbox.asking(request);
+        self.hint(request, &names);
         let found = self.client.ask(RequestId(request), &names, prefill);
         let pending = found.pending as u32;
         self.outbox.found(&AskProgress { pending, slots: found.ready, ..nothing });
@@ -176,6 +183,18 @@ impl SchedulerSession {
         // After a reset the same tokens have other KV, of which routers hear nothing.
         let is_taken = self.presence.is_reset() || self.told.add(frame, &self.engine.names);
         if is_taken { Ok(()) } else { Err(ShimFault::Words) }
+    }
+
+    /// Passes the hint of a request on, if there is one.
+    fn hint(&mut self, request: u64, names: &[BlockName]) {
+        let Some((_, hint)) = self.engine.hinted.take_if(|(of, _)| *of == request) else { return };
+        let block = |(depth, name): (u32, &BlockName)| Block {
+            name: *name,
+            hash: None,
+            parent: None,
+            depth,
+        };
+        (self.hints)(hint, &(0..).zip(names).map(block).collect::<Vec<_>>());
     }
 
     fn filled(&mut self, filled: &[FilledSlot]) -> Result<(), ShimFault> {

@@ -1,8 +1,8 @@
 //! Settings of the server that engines connect to, and its report.
 
 use super::wire::ShimPulse;
-use crate::BlockForm;
 use crate::cache::TieredCache;
+use crate::{Block, BlockForm};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,12 +31,18 @@ pub enum EngineChange {
 /// Hears which engines can load what the tiers hold. Returns at once.
 pub type EngineWatch = dyn Fn(EngineChange) + Send + Sync;
 
+/// Takes note of where else the leading blocks of a request may be: a hint that an engine was given
+/// with it, and the blocks.
+pub type HintTaker = dyn Fn(u64, &[Block]) + Send + Sync;
+
 /// Settings of the server that engines connect to.
 pub struct ConnectorSettings {
     /// Path of the socket, in a folder that is the agent's alone.
     pub socket: PathBuf,
     /// Hears which engines can load what is held.
     pub watch: Arc<EngineWatch>,
+    /// Hears of hints.
+    pub hints: Arc<HintTaker>,
     /// Opens the cache at the first HELLO, which says the form.
     pub open: Box<CacheOpener>,
     /// Most connections at a time: a scheduler and its workers need one each.
@@ -46,9 +52,10 @@ pub struct ConnectorSettings {
 }
 
 impl ConnectorSettings {
-    /// Settings with the usual bounds, and a watch that does nothing.
+    /// Settings with the usual bounds, and listeners that do nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
-        Self { socket, watch: Arc::new(|_| ()), open, connections_max: 64, credit_max: 1024 }
+        let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| ()));
+        Self { socket, watch, hints, open, connections_max: 64, credit_max: 1024 }
     }
 }
 

@@ -58,7 +58,11 @@
 //! | 7 | PULSE | see below |
 //! | 8 | BYE | nothing |
 //! | 9 | TOKENS | see below |
+//! | 10 | HINT | `hint` u64 |
 //!
+//! - HINT: comes before the ASK of its request, if the engine was given a hint with the request
+//!   (`stator_hint` of `kv_transfer_params`): the agent knows by this number where else blocks of
+//!   the request may be.
 //! - ASK: keys of a request from its first block on. `total` is the number of keys of the request,
 //!   at most [`ASK_KEYS_MAX`]; `first` is how many came in frames before. Frames of a request
 //!   follow one another with no other ASK between; FOUND answers the last. `prefill_us` is the
@@ -178,6 +182,7 @@ pub(super) mod kind {
     pub(crate) const SHIM_PULSE: u16 = 7;
     pub(crate) const SHIM_BYE: u16 = 8;
     pub(crate) const TOKENS: u16 = 9;
+    pub(crate) const HINT: u16 = 10;
     pub(crate) const WELCOME: u16 = 65;
     pub(crate) const REFUSED: u16 = 66;
     pub(crate) const FOUND: u16 = 67;
@@ -219,6 +224,13 @@ pub enum ShimMessage {
     Bye,
     /// The tokens of blocks that the next [`ShimMessage::Filled`] has.
     Tokens(TokensFrame),
+    /// The next request was given a hint.
+    Hint {
+        /// Number of the request.
+        request: u64,
+        /// The hint, as the agent gave it.
+        hint: u64,
+    },
 }
 
 /// The process that connects, and the form of its KV.

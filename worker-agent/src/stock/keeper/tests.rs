@@ -85,6 +85,7 @@ impl Bed {
             total_blocks: 100,
             metrics: stock,
             tiers: None,
+            peers: None,
         };
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let rank = RankState {

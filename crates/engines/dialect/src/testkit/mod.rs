@@ -22,6 +22,7 @@ pub(crate) fn ask(tokens: &[u32]) -> Ask {
         priority: 0,
         rank: None,
         trace: None,
+        kv_hint: None,
         hand: Hand::Whole,
     }
 }

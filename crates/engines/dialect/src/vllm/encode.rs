@@ -7,6 +7,10 @@ use crate::{Ask, Fault, Hand};
 use stator_handover::nixl;
 use stator_protos::worker::guide::Form;
 
+/// Name of the hint by which the agent's KV tiers know where else KV of the prompt may be. The module
+/// that vLLM loads of the agent's passes it on.
+const KV_HINT: &str = "stator_hint";
+
 /// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor a prefill's
 /// hand-over.
 pub(super) fn streams(ask: &Ask) -> bool {
@@ -49,7 +53,12 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
     // Here smaller is more urgent.
     body.unless("priority", -i64::from(ask.priority), 0);
     match &ask.hand {
-        Hand::Whole | Hand::Canary => {}
+        Hand::Whole => {
+            if let Some(hint) = ask.kv_hint {
+                body.object("kv_transfer_params", |body| body.field(KV_HINT, hint));
+            }
+        }
+        Hand::Canary => {}
         Hand::Prefill(None) => body.raw("kv_transfer_params", nixl::PREFILL),
         Hand::Prefill(Some(told)) | Hand::Decode(told) => {
             body.raw("kv_transfer_params", told.get());
@@ -178,6 +187,16 @@ mod tests {
                 assert!(!got.contains(name), "{name} in {got}");
             }
         }
+    }
+
+    #[test]
+    fn a_hint_for_the_tiers_is_told_to_who_does_all_of_a_request() {
+        let hinted = Ask { kv_hint: Some(7), ..ask(&[1]) };
+        for endpoint in [Endpoint::Generate, Endpoint::Completions] {
+            assert_eq!(check(&hinted, endpoint)["kv_transfer_params"], json!({"stator_hint": 7}));
+        }
+        let canary = Ask { hand: Hand::Canary, ..hinted };
+        assert_eq!(check(&canary, Endpoint::Generate).get("kv_transfer_params"), None);
     }
 
     #[test]

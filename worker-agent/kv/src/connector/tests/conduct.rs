@@ -71,6 +71,20 @@ fn a_worker_gets_the_arena_and_nothing_else() {
     assert_eq!(worker.wire.receive(), None);
 }
 
+#[test]
+fn a_hint_is_passed_on_with_the_blocks_of_its_request_alone() {
+    let agent = Agent::new(8);
+    let mut shim = agent.shim("a");
+    shim.wire.send(&ShimMessage::Hint { request: 1, hint: 70 });
+    shim.ask(&[1, 2, 3]);
+    shim.ask(&[1, 2]);
+    // The hint for a request that asks for nothing is forgotten with the next one.
+    shim.wire.send(&ShimMessage::Hint { request: 3, hint: 71 });
+    shim.wire.send(&ShimMessage::Hint { request: 3, hint: 72 });
+    shim.ask(&[4]);
+    assert_eq!(*agent.hinted.lock(), [(70, 3), (72, 1)]);
+}
+
 /// Whether a scheduler that sends this is disconnected.
 fn is_disconnected(messages: &[ShimMessage]) -> bool {
     let agent = Agent::new(8);

@@ -49,6 +49,8 @@ pub(super) struct Agent {
     /// What routers hear of host memory and of engines.
     pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) server: Option<ConnectorServer>,
+    /// Hints that were passed on, each with the number of blocks.
+    pub(super) hinted: Arc<Mutex<Vec<(u64, usize)>>>,
 }
 
 /// What routers hear.
@@ -81,7 +83,7 @@ impl Agent {
         });
         let cache = TieredCache::open(FORM, settings).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut agent = Self { folder, tier, cache, heard, server: None };
+        let mut agent = Self { folder, tier, cache, heard, server: None, hinted: Arc::default() };
         agent.start();
         agent
     }
@@ -94,12 +96,14 @@ impl Agent {
             BLOCK_BYTES => Ok(Arc::clone(&cache)),
             bytes => Err(format!("no room for blocks of {bytes} bytes")),
         };
+        let hinted = Arc::clone(&self.hinted);
         let settings = ConnectorSettings {
             connections_max: 8,
             watch: {
                 let heard = Arc::clone(&self.heard);
                 Arc::new(move |change| heard.lock().engines.push(change))
             },
+            hints: Arc::new(move |hint, blocks| hinted.lock().push((hint, blocks.len()))),
             ..ConnectorSettings::new(self.socket(), Box::new(open))
         };
         self.server = Some(ConnectorServer::start(settings).unwrap());

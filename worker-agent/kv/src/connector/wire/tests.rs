@@ -65,6 +65,10 @@ fn requests_have_these_bytes() {
         ShimMessage::Ask(ask),
         &format!("0200 0000 34000000 0700000000000000 2c010000 03000000 02000000 01000000 {key_5}"),
     );
+    check_shim(
+        ShimMessage::Hint { request: 7, hint: 0x0102 },
+        "0a00 0000 08000000 0700000000000000 0201000000000000",
+    );
     check_shim(ShimMessage::End { request: 7 }, "0300 0000 00000000 0700000000000000");
     let filled = vec![FilledSlot { key: key(5), slot: SlotId(9), depth: 4 }];
     check_shim(
