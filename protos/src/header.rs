@@ -9,6 +9,12 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// Owner of a request, for fair sharing between clients.
 pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
+/// API key in a header of its own, as Anthropic's clients send it.
+pub const API_KEY: &str = "x-api-key";
+/// API key as clients of OpenAI's models at Azure send it.
+pub const AZURE_KEY: &str = "api-key";
+/// Names of a request's fields that changed nothing, on its answer.
+pub const IGNORED: &str = "x-stator-ignored";
 /// The tenant that a request is for: its prompts share no cached prefix with those of others.
 ///
 /// Source: the headers of NVIDIA Dynamo's frontend.

@@ -16,8 +16,9 @@ use pingora::Error;
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
+use stator_api::anthropic;
 use stator_api::openai::error::ApiError;
-use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
+use stator_protos::header::{IGNORED, REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use stator_runtime::trace::Stages;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ pub(crate) struct Exchange {
     session: ServerSession,
     request_id: HeaderValue,
     status: Option<StatusCode>,
+    /// Names of the request's fields that change nothing, for the client.
+    ignored: Option<HeaderValue>,
     reusable: bool,
     /// Whether the client takes no more of the answer.
     gone: bool,
@@ -55,6 +58,7 @@ impl Exchange {
             session,
             request_id,
             status: None,
+            ignored: None,
             reusable: true,
             gone: false,
             door,
@@ -68,6 +72,12 @@ impl Exchange {
     /// Follows the request with these spans until it ends.
     pub(crate) fn follow(&mut self, trace: Stages) {
         self.trace = trace;
+    }
+
+    /// Has the answer name fields of the request that change nothing.
+    pub(crate) fn ignores(&mut self, fields: Option<&str>) {
+        // Names that a client made up may be no text of a header.
+        self.ignored = fields.and_then(|fields| HeaderValue::from_str(fields).ok());
     }
 
     /// The request's spans.
@@ -202,7 +212,15 @@ impl Exchange {
         if error.status == StatusCode::UNAUTHORIZED {
             extra.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         }
-        self.respond(error.status, "application/json", error.to_json().into(), &extra).await;
+        let (status, body) = match anthropic::error::owns(self.path()) {
+            false => (error.status, error.to_json()),
+            true => {
+                let mut body = Vec::new();
+                anthropic::error::push_error(&mut body, error, self.request_id());
+                (anthropic::error::status(error), body)
+            }
+        };
+        self.respond(status, "application/json", body.into(), &extra).await;
     }
 
     /// Begins an event stream with its first events, which may be its last.
@@ -343,7 +361,12 @@ impl Exchange {
             (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
             (HeaderName::from_static(REQUEST_ID), self.request_id.clone()),
         ];
-        for (name, value) in own.into_iter().chain(extra.iter().cloned()) {
+        let ignored = self.ignored.take().map(|names| (HeaderName::from_static(IGNORED), names));
+        // Anthropic's clients look for the identity under another name.
+        let second = anthropic::error::owns(self.path())
+            .then(|| (HeaderName::from_static("request-id"), self.request_id.clone()));
+        let own = own.into_iter().chain(ignored).chain(second);
+        for (name, value) in own.chain(extra.iter().cloned()) {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         head

@@ -1,5 +1,6 @@
 //! Flags of the HTTP server, whatever stands behind it.
 
+use crate::api_args::ApiArgs;
 use crate::door::{DoorArgs, KEY_SHARE_PERCENT};
 use crate::ending::Ending;
 use crate::keys::KeyArgs;
@@ -35,6 +36,10 @@ pub struct HttpArgs {
     /// API keys.
     #[command(flatten)]
     pub keys: KeyArgs,
+
+    /// Treatment of requests.
+    #[command(flatten)]
+    pub api: ApiArgs,
 
     /// Serve clients over TLS, with the certificate in `cert-path`, or a certificate that the proxy
     /// signs itself.
@@ -101,7 +106,8 @@ impl HttpArgs {
     pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
         let shares = self.door.key_share_percent != KEY_SHARE_PERCENT;
         let fault = "key-share-percent: the engine beside a sidecar checks keys".to_owned();
-        self.keys.faults_beside_an_engine().chain(shares.then_some(fault))
+        let own = self.api.faults_beside_an_engine().chain(shares.then_some(fault));
+        self.keys.faults_beside_an_engine().chain(own)
     }
 
     /// The address to serve on, at `host` unless a flag names another.

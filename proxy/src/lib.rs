@@ -5,6 +5,7 @@
 //! what the worker sends. It never computes a model and keeps no state that a restart would miss.
 //! Start reading at [`run()`] and `standalone::service::Service::handle`.
 
+mod api_args;
 mod corked;
 mod deadlines;
 mod door;
@@ -24,6 +25,7 @@ mod standalone;
 mod upstream;
 mod wire;
 
+pub use api_args::ApiArgs;
 pub use door::DoorArgs;
 pub use http_args::{HttpArgs, MetricsArgs};
 pub use keys::KeyArgs;

@@ -46,8 +46,14 @@ enum Action {
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
-const SIDECAR_REFUSES: [&str; 5] =
-    ["api_key", "api_keys_file", "shared_prefixes", "prefix_secret_file", "key_share_percent"];
+const SIDECAR_REFUSES: [&str; 6] = [
+    "api_key",
+    "api_keys_file",
+    "shared_prefixes",
+    "prefix_secret_file",
+    "key_share_percent",
+    "unknown_fields",
+];
 
 /// Role of the process.
 #[derive(Debug, Subcommand)]

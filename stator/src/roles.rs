@@ -31,6 +31,9 @@ const CLIENT_LIMITS: &[&str] = &[
 /// Limits of what one API key may hold.
 const KEY_LIMITS: &[&str] = &["key-share-percent"];
 
+/// Treatment of requests that is right for nearly everybody.
+const API_DETAILS: &[&str] = &["unknown-fields", "tool-call-parser", "reasoning-parser"];
+
 /// Weights of placement.
 const ROUTER_WEIGHTS: &[&str] = &[
     "router-cost",
@@ -154,7 +157,7 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
             ("stator up", "two workers with the bundled model, on port 8000"),
             ("stator up --model /models/Qwen3-0.6B --workers 1", "a model of yours, on the CPU"),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS, UP_DETAILS],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, ROUTER_WEIGHTS, UP_DETAILS],
     },
     RoleHelp {
         name: "proxy",
@@ -178,7 +181,7 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
                 "before a fleet, for clients with a key",
             ),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, ROUTER_WEIGHTS],
     },
     RoleHelp {
         name: "sidecar",

@@ -1,22 +1,11 @@
 //! The OpenAI API, as a client sees it.
 
-use crate::support::{MODEL, chat, joined, text, up};
+use crate::support::{MODEL, chat, joined, official_client, text, up};
 use serde_json::json;
-use std::process::Command;
 
 #[tokio::test]
 async fn the_official_client_is_content() {
-    let up = up(&[]).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/openai_client.py");
-    let python = std::env::var("STATOR_TEST_PYTHON")
-        .expect("STATOR_TEST_PYTHON names a Python with the official client; `tests/run` sets it");
-    let url = format!("http://{}", up.client.address());
-    let ran = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([script, &url, MODEL]).output()
-    });
-    let ran = ran.await.unwrap().unwrap();
-    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
+    official_client("openai_client.py", &up(&[]).await).await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agents;
+mod anthropic;
 mod api;
 mod bench;
 mod builtin;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
 use std::net::SocketAddr;
+use std::process::Command;
 
 /// The bundled model's name.
 pub(crate) const MODEL: &str = "stator-tiny";
@@ -55,4 +56,18 @@ pub(crate) fn text(response: &Value) -> String {
 pub(crate) fn joined(chunks: &[Value]) -> String {
     let delta = |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(String::from);
     chunks.iter().filter_map(delta).collect()
+}
+
+/// Runs a script of `tests/python` with an official client against `up`.
+pub(crate) async fn official_client(script: &str, up: &Up) {
+    let script = format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR"));
+    let python = std::env::var("STATOR_TEST_PYTHON")
+        .expect("STATOR_TEST_PYTHON names a Python with the official clients; `tests/run` sets it");
+    let url = format!("http://{}", up.client.address());
+    let ran = tokio::task::spawn_blocking(move || {
+        Command::new(python).args([&script, &url, MODEL]).output()
+    });
+    let ran = ran.await.unwrap().unwrap();
+    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
 }

@@ -5,18 +5,50 @@
 //! sockets, no clock, no model. Bodies that pass through unread are `stator-body`'s, in
 //! `crates/api/body`.
 //!
-//! Start reading at [`request`], then [`openai`].
+//! Start reading at [`read`], then [`request`] and [`openai`].
 
+pub mod anthropic;
 pub mod conversation;
 pub mod delta;
+pub mod field_notes;
+#[cfg(test)]
+mod field_pages;
+pub mod field_rules;
 pub mod json;
+pub mod object;
 pub mod openai;
 pub mod request;
 pub mod steering;
+pub mod stream;
 pub mod tools;
+mod tree;
+mod wording;
 
 pub use conversation::Conversation;
 pub use delta::Delta;
+pub use field_notes::{FieldNotes, UnknownFields};
 pub use request::{GenerateOptions, GenerateRequest, Input, Prompt};
 pub use stator_body::Api;
 pub use tools::{ToolChoice, ToolUse};
+
+use openai::ApiError;
+
+/// Reads and checks the body of a request for text; `notes` say what becomes of fields that nobody
+/// reads, and keep their names.
+///
+/// # Errors
+///
+/// As the modules of the APIs; 404 for an API that asks for no text.
+pub fn read<'a>(
+    api: Api,
+    body: &'a [u8],
+    notes: &FieldNotes,
+) -> Result<GenerateRequest<'a>, ApiError> {
+    match api {
+        Api::Messages => anthropic::request::read(body, notes),
+        Api::CountTokens => anthropic::request::read_count(body, notes),
+        Api::ChatCompletions => openai::chat::read_noting(body, notes),
+        Api::Completions => openai::completion::read_noting(body, notes),
+        other => Err(ApiError::unknown_route("POST", other.path())),
+    }
+}

@@ -15,6 +15,9 @@ pub struct GenerateRequest<'a> {
     pub input: Input<'a>,
     /// The field that the prompts' tokens come from, in the words of error messages.
     pub prompt_field: &'static str,
+    /// Name of what the request continues, in the client's words: requests of one name share
+    /// prefixes.
+    pub affinity: Option<Cow<'a, str>>,
     /// Tools that the answer may call; none for an answer that is text alone.
     pub tools: Option<ToolUse<'a>>,
     /// Sampling and shape of the answer.

@@ -11,9 +11,10 @@ mod pins;
 
 pub use pins::Pins;
 
+use crate::object::client_object;
 use crate::openai::ApiError;
+use crate::openai::body::parse_as;
 use memchr::memmem;
-use serde::Deserialize;
 use stator_placement::{Constraint, InvalidWeights, Label, Needs, PickError, Weights};
 use stator_protos::duration;
 use stator_protos::header::{LABELS, SESSION, SLO_TTFT, TTL};
@@ -91,32 +92,39 @@ impl<'a> SteeringHeaders<'a> {
     }
 }
 
-/// The fields of a body that steer.
-///
-/// Source: vLLM's `priority`, and the request extensions of NVIDIA Dynamo.
-#[derive(Debug, Default, Deserialize)]
-struct Body {
-    /// Smaller is sooner, as in vLLM.
-    priority: Option<i64>,
-    nvext: Option<Extensions>,
+client_object! {
+    /// The fields of a body that steer.
+    ///
+    /// Source: vLLM's `priority`, and the request extensions of NVIDIA Dynamo.
+    struct SteeringFields<'a> {
+        /// Smaller is sooner, as in vLLM.
+        priority: Option<i64>,
+        nvext: Option<SteeringExtensions<'a>>,
+    }
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Extensions {
-    agent_hints: Option<Hints>,
-    routing_constraints: Option<Constraints>,
+client_object! {
+    /// Members of `nvext` that steer.
+    struct SteeringExtensions<'a> {
+        agent_hints: Option<Hints<'a>>,
+        routing_constraints: Option<Constraints<'a>>,
+    }
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Hints {
-    /// Larger is sooner.
-    priority: Option<i64>,
+client_object! {
+    /// `nvext.agent_hints`.
+    struct Hints<'a> {
+        /// Larger is sooner.
+        priority: Option<i64>,
+    }
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Constraints {
-    required_taints: Option<Vec<String>>,
-    preferred_taints: Option<BTreeMap<String, f64>>,
+client_object! {
+    /// `nvext.routing_constraints`.
+    struct Constraints<'a> {
+        required_taints: Option<Vec<String>>,
+        preferred_taints: Option<BTreeMap<String, f64>>,
+    }
 }
 
 impl Steering {
@@ -131,7 +139,7 @@ impl Steering {
         said: SteeringHeaders<'_>,
         priority_max: i32,
     ) -> Result<Self, ApiError> {
-        let body = Body::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
+        let body = SteeringFields::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
         let extensions = body.nvext.unwrap_or_default();
         let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
         let (least, most) = (-i64::from(priority_max), i64::from(priority_max));
@@ -152,12 +160,12 @@ impl Steering {
     ///
     /// 400, with the field at fault.
     pub fn read_labels(body: &[u8], said: SteeringHeaders<'_>) -> Result<Self, ApiError> {
-        let extensions = Body::read(body, &[CONSTRAINTS_FIELD])?.nvext;
+        let extensions = SteeringFields::read(body, &[CONSTRAINTS_FIELD])?.nvext;
         Self::of_labels(extensions.unwrap_or_default().routing_constraints, said)
     }
 
     fn of_labels(
-        constraints: Option<Constraints>,
+        constraints: Option<Constraints<'_>>,
         said: SteeringHeaders<'_>,
     ) -> Result<Self, ApiError> {
         let mut wanted = Wanted::default();
@@ -199,21 +207,15 @@ impl Steering {
     }
 }
 
-impl Body {
+impl<'a> SteeringFields<'a> {
     /// Reads a body that may have one of these fields. Within a string its quotes would be escaped.
-    fn read(body: &[u8], fields: &[&str]) -> Result<Self, ApiError> {
+    fn read(body: &'a [u8], fields: &[&str]) -> Result<Self, ApiError> {
         let has = |field: &&str| memmem::find(body, field.as_bytes()).is_some();
         match fields.iter().any(has) {
-            true => serde_json::from_slice(body).map_err(unreadable),
+            true => parse_as(body),
             false => Ok(Self::default()),
         }
     }
-}
-
-fn unreadable(error: serde_json::Error) -> ApiError {
-    ApiError::bad_request(format!("invalid value in priority or nvext: {error}"))
-        .with_code("invalid_type")
-        .with_param("nvext")
 }
 
 /// Labels as they were written.
@@ -241,7 +243,7 @@ impl Wanted {
         Ok(())
     }
 
-    fn add_constraints(&mut self, constraints: Constraints) -> Result<(), ApiError> {
+    fn add_constraints(&mut self, constraints: Constraints<'_>) -> Result<(), ApiError> {
         for label in constraints.required_taints.unwrap_or_default() {
             self.required.push(checked(CONSTRAINTS, &label)?);
         }
@@ -386,7 +388,7 @@ mod tests {
             r#"{"nvext":{"routing_constraints":{"required_taints":"a"}}}"#,
         ] {
             let error = read(body, None).expect_err(body);
-            assert!(error.starts_with("invalid value in priority or nvext"), "{error}");
+            assert!(error.contains(" must be a"), "{error}");
         }
     }
 

@@ -4,7 +4,7 @@ use super::choice::Choice;
 use super::job::Job;
 use stator_api::Delta;
 use stator_api::delta::{FinishReason, ToolCallDelta, Usage};
-use stator_api::openai::response::EventWriter;
+use stator_api::stream::AnswerEvents;
 use stator_model::Model;
 use stator_protos::worker::{self, Finish, Output, TokenLogprobs};
 use std::sync::Arc;
@@ -128,15 +128,14 @@ impl Answer {
     }
 
     /// Appends what a stream begins with.
-    pub(crate) fn begin(&self, writer: &EventWriter, events: &mut Vec<u8>) {
-        for number in (0..).take(self.choices.len()) {
-            writer.role(events, number, self.usage);
-        }
+    pub(crate) fn begin(&self, writer: &AnswerEvents, events: &mut Vec<u8>) {
+        // A request has few choices.
+        writer.begin(events, self.choices.len() as u32, self.usage);
     }
 
     /// Appends events for each choice that has something new: one, or several where text came
     /// behind a call.
-    pub(crate) fn write(&mut self, writer: &EventWriter, events: &mut Vec<u8>) {
+    pub(crate) fn write(&mut self, writer: &mut AnswerEvents, events: &mut Vec<u8>) {
         for (number, choice) in (0..).zip(&mut self.choices) {
             let ends = choice.finish.is_some() && !choice.written;
             if !choice.has_news() && !ends {

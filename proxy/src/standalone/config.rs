@@ -9,6 +9,7 @@ use crate::http_args::{HttpArgs, MetricsArgs};
 use crate::keys::ApiKeys;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::Args;
+use stator_api::UnknownFields;
 use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};
 use stator_model::MarkupChoice;
 use stator_peers::{PeersArgs, PeersSettings};
@@ -66,6 +67,8 @@ pub struct ProxySettings {
     /// Limits of the requests that pass through to engines as they came.
     pub(crate) passage: Passage,
     pub(crate) door: DoorSettings,
+    /// Treatment of fields that no API has.
+    pub(crate) unknown_fields: UnknownFields,
     pub(crate) first_token_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) ending: Ending,
@@ -132,6 +135,7 @@ impl ProxySettings {
             keys: Arc::new(keys),
             tls,
             passage: Passage::default(),
+            unknown_fields: http.api.unknown_fields.into(),
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             migration_limit: router.migration_limit,

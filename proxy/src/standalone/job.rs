@@ -6,13 +6,16 @@ use super::config::ProxySettings;
 use super::plan::Plan;
 use super::reading::AnswerReading;
 use crate::exchange::Exchange;
-use stator_api::openai::{self, ApiError};
+use stator_api::anthropic::events::AnswerLimit;
+use stator_api::openai::ApiError;
+use stator_api::openai::response::UsageMode;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
-use stator_api::{Api, GenerateOptions, GenerateRequest, Input, Prompt};
+use stator_api::stream::AnswerForm;
+use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt};
 use stator_model::{Model, PromptError};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
-use stator_protos::header::FAIRNESS_ID;
+use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID};
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 use std::sync::Arc;
@@ -29,6 +32,9 @@ pub(crate) struct Job {
     pub options: GenerateOptions,
     /// How answers are read for markup; none where they are text.
     pub reading: Option<AnswerReading>,
+    pub form: AnswerForm,
+    /// Names of the request's fields that change nothing.
+    pub ignored: Option<String>,
     pub plan: Plan,
 }
 
@@ -46,8 +52,9 @@ pub(crate) fn prepare(
 ) -> Result<Job, ApiError> {
     let exchange = client.exchange;
     let trace = exchange.trace();
-    let GenerateRequest { model, input, prompt_field, tools, mut options } =
-        openai::read(api, body)?;
+    let notes = FieldNotes::new(settings.unknown_fields);
+    let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } =
+        stator_api::read(api, body, &notes)?;
     if tools.as_ref().is_some_and(|tools| tools.is_forced()) {
         let message = "forcing a tool call is not supported: tool_choice must be auto or none";
         return Err(ApiError::unsupported("tool_choice", message));
@@ -62,6 +69,9 @@ pub(crate) fn prepare(
     options.open = options.open.or(served.model.sampling_defaults());
     let record = served.pool.record();
     check_prompts(record, prompt_field, &prompts)?;
+    if api == Api::Messages {
+        clamp_max_tokens(record, &mut options, &prompts);
+    }
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     // Completions are text, whatever it says.
     let reading = (api != Api::Completions).then(|| prompts.first()).flatten().and_then(|prompt| {
@@ -81,18 +91,47 @@ pub(crate) fn prepare(
         guided: options.guide_field,
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name_hash)),
-        session: said.session().map(|text| space.session(text)),
+        session: said.session().or(affinity.as_deref()).map(|text| space.session(text)),
         steering: Steering {
             pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,
             ..Steering::read(body, said, settings.priority_max)?
         },
     };
-    Ok(Job { served, model_name, prompts, echo, options, reading, plan })
+    let usage = UsageMode::new(options.include_usage, options.continuous_usage_stats);
+    let ignored = notes.ignored();
+    let form = AnswerForm { api, usage, limit: AnswerLimit(record.context_length) };
+    Ok(Job { served, model_name, prompts, echo, options, reading, form, ignored, plan })
+}
+
+/// Tokens of the prompt that a body asks for.
+///
+/// # Errors
+///
+/// 4xx, with the field at fault.
+pub(crate) fn count(
+    body: &[u8],
+    api: Api,
+    catalog: &Catalog,
+    notes: &FieldNotes,
+) -> Result<usize, ApiError> {
+    let GenerateRequest { model, input, .. } = stator_api::read(api, body, notes)?;
+    let served = catalog.find(&model)?;
+    let prompts = tokens(&served.model, &input)?;
+    Ok(prompts.iter().map(|prompt| prompt.len()).sum())
+}
+
+/// Bounds an answer by the context where its client's bound would go beyond: clients of the Messages
+/// API send a bound always, and learn from the end which of the two it was.
+fn clamp_max_tokens(model: &ModelRecord, options: &mut GenerateOptions, prompts: &[Arc<[u32]>]) {
+    let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+    let left = (model.context_length as usize).saturating_sub(longest) as u32;
+    options.open.max_tokens = options.open.max_tokens.map(|max| max.min(left.max(1)));
 }
 
 /// Whose turn a request takes: its client's, by API key or else by the name it gives itself.
 pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
-    exchange.header("authorization").or_else(|| exchange.header(FAIRNESS_ID))
+    let keys = ["authorization", API_KEY, AZURE_KEY];
+    keys.into_iter().find_map(|name| exchange.header(name)).or_else(|| exchange.header(FAIRNESS_ID))
 }
 
 /// The tokens of each prompt.

@@ -22,7 +22,7 @@ fn prompts(api: Api, members: &str) -> Result<Vec<Vec<u32>>, (u16, String, Strin
 
 fn checked(api: Api, body: &[u8]) -> Result<Vec<Vec<u32>>, ApiError> {
     let (model, record) = (model(), record());
-    let request = openai::read(api, body)?;
+    let request = stator_api::read(api, body, &FieldNotes::default())?;
     let prompts = tokens(&model, &request.input)?;
     check_prompts(&record, request.prompt_field, &prompts)?;
     sampling(&record, &request.options, &prompts, false)?;
@@ -85,7 +85,7 @@ fn tokens_of_a_router_are_held_to_the_models_limits() {
 fn who_asks_for_no_seed_gets_one_that_is_drawn() {
     let told = |seed: &str| {
         let body = format!("{{\"model\":\"m\",{COMPLETION}{seed}}}");
-        let request = openai::completion::read(body.as_bytes()).expect("a request");
+        let request = stator_api::openai::completion::read(body.as_bytes()).expect("a request");
         sampling(&record(), &request.options, &[[0].into()], false).expect("within the limits")
     };
     let asked = told(",\"seed\":7");

@@ -9,6 +9,8 @@ use stator_api::openai::ApiError;
 pub(crate) enum Route<'a> {
     /// Answer a conversation, or continue a text.
     Generate(Api),
+    /// Count the tokens of a conversation.
+    Count(Api),
     /// API that this proxy serves for no model, and that engines may serve themselves.
     Engine(Api),
     /// All models.
@@ -55,7 +57,10 @@ impl<'a> Route<'a> {
 
     fn of_api(path: &str) -> Option<Self> {
         match Api::at(path)? {
-            api @ (Api::ChatCompletions | Api::Completions) => Some(Self::Generate(api)),
+            api @ (Api::ChatCompletions | Api::Completions | Api::Messages) => {
+                Some(Self::Generate(api))
+            }
+            api @ Api::CountTokens => Some(Self::Count(api)),
             api @ (Api::Embeddings | Api::Responses) => Some(Self::Engine(api)),
             _ => None,
         }
@@ -64,7 +69,7 @@ impl<'a> Route<'a> {
     /// The route's name in metrics: few values, whatever clients send.
     pub(crate) fn label(&self) -> &'static str {
         match self {
-            Self::Generate(api) | Self::Engine(api) => api.path(),
+            Self::Generate(api) | Self::Count(api) | Self::Engine(api) => api.path(),
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",
             Self::Health => "/health",
@@ -89,6 +94,8 @@ mod tests {
         assert_eq!(check("POST", "/v1/chat/completions"), Ok("/v1/chat/completions"));
         assert_eq!(check("GET", "/v1/chat/completions"), Err(405));
         assert_eq!(check("POST", "/v1/embeddings"), Ok("/v1/embeddings"));
+        assert_eq!(check("POST", "/v1/messages/count_tokens"), Ok("/v1/messages/count_tokens"));
+        assert_eq!(check("GET", "/v1/messages"), Err(405));
         assert_eq!(check("HEAD", "/health"), Ok("/health"));
         assert_eq!(check("DELETE", "/v1/models"), Err(405));
         assert_eq!(check("GET", "/v1/models/org/name"), Ok("/v1/models/{id}"));

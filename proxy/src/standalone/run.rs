@@ -8,10 +8,9 @@ use super::metrics::Metrics;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use http::StatusCode;
-use stator_api::Api;
 use stator_api::delta::{Identity, Usage};
 use stator_api::openai::ApiError;
-use stator_api::openai::response::{DONE, EventWriter, UsageMode, push_error_event, push_response};
+use stator_api::stream::{AnswerEvents, push_answer};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -59,17 +58,11 @@ impl<'a> Run<'a> {
 
     /// Writes events as tokens come. Errors before the first token are the caller's to answer;
     /// later ones end the stream as an error event.
-    pub(crate) async fn stream(
-        &mut self,
-        exchange: &mut Exchange,
-        api: Api,
-    ) -> Result<(), Failure> {
+    pub(crate) async fn stream(&mut self, exchange: &mut Exchange) -> Result<(), Failure> {
         let created = created();
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created, model: &self.job.model_name };
-        let options = &self.job.options;
-        let usage = UsageMode::new(options.include_usage, options.continuous_usage_stats);
-        let writer = EventWriter::new(api, &identity, usage);
+        let mut writer = AnswerEvents::new(self.job.form, &identity);
         let mut events = Vec::new();
         let mut begun = false;
         loop {
@@ -77,8 +70,7 @@ impl<'a> Run<'a> {
                 Ok(open) => open,
                 Err(Failure::Error(error)) if begun => {
                     exchange.trace().fail(&error.message);
-                    push_error_event(&mut events, &error);
-                    events.extend_from_slice(DONE);
+                    writer.error(&mut events, &error);
                     exchange.stream(events.into(), true).await?;
                     tracing::warn!(request_id = id, %error, "a stream ended with an error");
                     return Ok(());
@@ -89,12 +81,9 @@ impl<'a> Run<'a> {
             if !begun {
                 self.answer.begin(&writer, &mut events);
             }
-            self.answer.write(&writer, &mut events);
+            self.answer.write(&mut writer, &mut events);
             if !open {
-                if writer.has_usage() {
-                    writer.usage(&mut events, self.answer.usage());
-                }
-                events.extend_from_slice(DONE);
+                writer.end(&mut events, self.answer.usage());
             }
             let events = std::mem::take(&mut events).into();
             match std::mem::replace(&mut begun, true) {
@@ -108,14 +97,14 @@ impl<'a> Run<'a> {
     }
 
     /// Collects the answer and writes it at once.
-    pub(crate) async fn whole(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+    pub(crate) async fn whole(&mut self, exchange: &mut Exchange) -> Result<(), Failure> {
         while self.advance(exchange).await? {}
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created: created(), model: &self.job.model_name };
         let mut body = Vec::new();
         let calls = self.answer.calls();
         let choices = self.answer.deltas(&calls);
-        push_response(&mut body, api, &identity, &choices, self.answer.usage());
+        push_answer(&mut body, self.job.form, &identity, &choices, self.answer.usage());
         exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
         Ok(())
     }

@@ -19,8 +19,9 @@ use crate::failure::Failure;
 use crate::space::Account;
 use bytes::Bytes;
 use http::{StatusCode, header};
-use stator_api::Api;
 use stator_api::openai::{ApiError, openapi};
+use stator_api::{Api, FieldNotes};
+use stator_protos::header::{API_KEY, AZURE_KEY};
 use stator_runtime::admin::Readiness;
 use stator_runtime::trace::parent_from;
 use std::sync::Arc;
@@ -123,7 +124,8 @@ impl Service {
             Err(Failure::Error(error)) => {
                 exchange.trace().fail(&error.message);
                 exchange.fail(&error).await;
-                error.status.as_u16()
+                // Some APIs have another status for it.
+                exchange.status().unwrap_or(error.status).as_u16()
             }
         };
         if status == STATUS_GONE {
@@ -166,6 +168,7 @@ impl Service {
                 json(exchange, StatusCode::OK, body).await;
             }
             Route::Generate(api) => self.generate(exchange, api).await?,
+            Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
             Route::Engine(api) => self.engine(exchange, api.path()).await?,
         }
         Ok(())
@@ -216,6 +219,7 @@ impl Service {
         }
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
+        exchange.ignores(job.ignored.as_deref());
         let trace = exchange.trace().clone();
         let placing = Instant::now();
         let generation = tokio::select! {
@@ -227,12 +231,29 @@ impl Service {
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
         let mut run = Run::new(&self.settings, &self.metrics, job, generation, started);
         let written = match run.streams() {
-            true => run.stream(exchange, api).await,
-            false => run.whole(exchange, api).await,
+            true => run.stream(exchange).await,
+            false => run.whole(exchange).await,
         };
         run.record();
         trace::answered(exchange.trace(), run.usage());
         written
+    }
+
+    /// Counts the tokens of a conversation, exactly: the prompt is made as for an answer.
+    async fn count(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+        let account = self.authorize(exchange)?;
+        self.admit(exchange)?;
+        let started = Instant::now();
+        let body = self.read(exchange).await?;
+        let client = Client { exchange, account };
+        if let Some(passed) = self.passed(client, &body)? {
+            return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
+        }
+        let notes = FieldNotes::new(self.settings.unknown_fields);
+        let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes))?;
+        exchange.ignores(notes.ignored().as_deref());
+        json(exchange, StatusCode::OK, format!(r#"{{"input_tokens":{counted}}}"#)).await;
+        Ok(())
     }
 
     /// Passes on a request to engines that speak for themselves.
@@ -278,7 +299,11 @@ fn beside<T>(body: &[u8], read: impl FnOnce() -> T) -> T {
 
 /// The API key that came with a request.
 fn sent_key(exchange: &Exchange) -> Option<&str> {
-    exchange.header("authorization").and_then(|value| value.strip_prefix("Bearer "))
+    let bearer = exchange.header("authorization").and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| exchange.header(API_KEY)).or_else(|| exchange.header(AZURE_KEY))
 }
 
 fn check_content_type(exchange: &Exchange) -> Result<(), ApiError> {

@@ -1,13 +1,18 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
-use stator_api::openai::{ApiError, read};
-use stator_api::{Api, Input, Prompt};
+use stator_api::openai::ApiError;
+use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read};
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
-    for api in [Api::ChatCompletions, Api::Completions] {
-        match read(api, body) {
-            Ok(request) => check_input(&request.input),
+    for api in [Api::ChatCompletions, Api::Completions, Api::Messages, Api::CountTokens] {
+        match read(api, body, &FieldNotes::default()) {
+            Ok(request) => {
+                check_input(&request.input);
+                // Whoever is lenient takes what the strict take.
+                let lenient = read(api, body, &FieldNotes::new(UnknownFields::Ignore));
+                lenient.expect("it was taken");
+            }
             Err(error) => check(&error),
         }
     }

@@ -6,22 +6,46 @@ use super::fields::FlagOrCount;
 use super::options::{self, integer};
 use super::tools;
 use crate::conversation::{Conversation, Role};
+use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::request::{GenerateRequest, Input};
 use crate::tools::{ToolChoice, ToolUse};
+use stator_body::Api;
 use std::borrow::Cow;
 
 /// Most alternatives per token.
 pub const TOP_LOGPROBS_MAX: i64 = 20;
 
-/// Reads and checks a body.
+/// Reads and checks a body; fields that no API has change nothing.
 ///
 /// # Errors
 ///
 /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields that
 /// exclude each other.
 pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
-    let mut body = body::parse(bytes)?;
+    read_noting(bytes, &FieldNotes::lenient())
+}
+
+/// Reads and checks a body, with notes on the fields that nobody reads.
+///
+/// # Errors
+///
+/// As [`read`], and 400 for fields that the notes refuse.
+pub fn read_noting<'a>(
+    bytes: &'a [u8],
+    notes: &FieldNotes,
+) -> Result<GenerateRequest<'a>, ApiError> {
+    let body = body::parse(bytes)?;
+    body.settle(Api::ChatCompletions, notes)?;
+    check(body)
+}
+
+/// Checks a body, whichever API it came by.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(crate) fn check(mut body: Body<'_>) -> Result<GenerateRequest<'_>, ApiError> {
     if body.prompt.is_some() {
         return Err(ApiError::unsupported(
             "prompt",
@@ -37,7 +61,8 @@ pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
         Some(ids) => (Input::tokens(ids), TOKEN_DATA),
         None => (Input::Conversation(conversation), "prompt"),
     };
-    Ok(GenerateRequest { model, input, prompt_field, tools: tool_use, options })
+    let affinity = body.prompt_cache_key.take().map(|key| key.0);
+    Ok(GenerateRequest { model, input, prompt_field, affinity, tools: tool_use, options })
 }
 
 fn conversation<'a>(

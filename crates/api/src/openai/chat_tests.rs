@@ -176,12 +176,12 @@ fn check_body(body: &str, param: Option<&str>, message: &str) {
 fn faults_name_the_place() {
     check_body("", None, "line 1 column 0");
     check_body("{\"model\":\n \"x\",}", None, "line 2 column 6");
-    check_body("[]", None, "not a valid request");
+    check_body("[]", None, "the body must be an object, not a list");
     check_body("{}", Some("model"), "missing required parameter: model");
     check_body(r#"{"model":""}"#, Some("model"), "empty");
     check_body(r#"{"model":"m"}"#, Some("messages"), "missing");
     check_body(r#"{"model":"m","messages":[]}"#, Some("messages"), "at least one");
-    check_body(r#"{"model":7}"#, Some("model"), "expected a string");
+    check_body(r#"{"model":7}"#, Some("model"), "must be a string");
     check_body(r#"{"model":"m","temperature":"hot"}"#, Some("temperature"), "hot");
     let message = |message: &str| {
         format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{message}]}}"#)
@@ -277,12 +277,52 @@ fn a_salt_that_agents_would_refuse_is_refused_with_length_and_limit() {
 
 #[test]
 fn tokens_of_the_wrong_type_name_the_place() {
-    check_refused(r#","nvext":[[1]]"#, 400, "nvext", "expected an object");
-    check_refused(r#","nvext":"x""#, 400, "nvext", "expected an object");
-    check_refused(r#","nvext":{"token_data":"1,2"}"#, 400, "nvext.token_data", "sequence");
-    check_refused(r#","nvext":{"token_data":[1,"2"]}"#, 400, "nvext.token_data[1]", "u32");
+    check_refused(r#","nvext":[[1]]"#, 400, "nvext", "must be an object");
+    check_refused(r#","nvext":"x""#, 400, "nvext", "must be an object");
+    check_refused(r#","nvext":{"token_data":"1,2"}"#, 400, "nvext.token_data", "must be a list");
+    check_refused(
+        r#","nvext":{"token_data":[1,"2"]}"#,
+        400,
+        "nvext.token_data[1]",
+        "must be an integer",
+    );
     check_refused(r#","nvext":{"token_data":[-1]}"#, 400, "nvext.token_data[0]", "-1");
-    check_refused(r#","nvext":{"token_data":[4294967296]}"#, 400, "nvext.token_data[0]", "u32");
+    check_refused(
+        r#","nvext":{"token_data":[4294967296]}"#,
+        400,
+        "nvext.token_data[0]",
+        "must be an integer",
+    );
+}
+
+#[test]
+fn fields_that_nobody_reads_are_refused_or_named() {
+    let read = |extra: &str, notes: &FieldNotes| {
+        let body = format!("{{{MESSAGES}{extra}}}");
+        read_noting(body.as_bytes(), notes).map(|_| notes.ignored())
+    };
+    let strict = |extra: &str| read(extra, &FieldNotes::default());
+    let error = strict(r#","temprature":0"#).expect_err("a slip");
+    assert_eq!(error.param.as_deref(), Some("temprature"));
+    assert_eq!(error.message, "temprature is not a field of this API; did you mean temperature?");
+    assert_eq!(error.code, Some("unknown_parameter"));
+    let error =
+        strict(r#","stream":true,"stream_options":{"includeusage":true}"#).expect_err("a slip");
+    assert!(error.message.ends_with("did you mean include_usage?"), "{error}");
+    for refused in
+        [r#""store":true"#, r#""moderation":{"a":1}"#, r#""nvext":{"greed_sampling":true}"#]
+    {
+        let error = strict(&format!(",{refused}")).expect_err(refused);
+        assert_eq!(error.code, Some("unsupported_parameter"), "{error}");
+    }
+    let harmless =
+        r#","user":"u","metadata":{"a":"b"},"store":false,"service_tier":"auto","wibble":null"#;
+    assert_eq!(strict(harmless), Ok(Some("user, metadata, service_tier".into())));
+    assert_eq!(strict(r#","metadata":{},"user":"""#), Ok(None));
+    strict(r#","service_tier":"flex""#).expect_err("one tier");
+    strict(r#","stream_options":[true],"stream":true"#).expect_err("a list is no object");
+    let ignored = read(r#","temprature":0"#, &FieldNotes::lenient());
+    assert_eq!(ignored, Ok(Some("temprature".into())));
 }
 
 mod arbitrary_bodies {

@@ -4,21 +4,37 @@ use super::body::{self, Body, TOKEN_DATA};
 use super::error::ApiError;
 use super::fields::{FlagOrCount, RawPrompt};
 use super::options::{self, CHOICES_MAX, integer};
+use crate::field_notes::FieldNotes;
 use crate::request::{GenerateRequest, Input, Prompt};
+use stator_body::Api;
 
 /// Most alternatives per token; chats allow more, as in the official API.
 pub const LOGPROBS_MAX: i64 = 5;
 /// The official API's answer length where the request gives none.
 pub const DEFAULT_MAX_TOKENS: u32 = 16;
 
-/// Reads and checks a body.
+/// Reads and checks a body; fields that no API has change nothing.
 ///
 /// # Errors
 ///
 /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields that
 /// exclude each other, such as more choices than one request may have.
 pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
+    read_noting(bytes, &FieldNotes::lenient())
+}
+
+/// Reads and checks a body, with notes on the fields that nobody reads.
+///
+/// # Errors
+///
+/// As [`read`], and 400 for fields that the notes refuse.
+pub fn read_noting<'a>(
+    bytes: &'a [u8],
+    notes: &FieldNotes,
+) -> Result<GenerateRequest<'a>, ApiError> {
     let mut body = body::parse(bytes)?;
+    body.settle(Api::Completions, notes)?;
+    refuse_fields_of_chats(&body)?;
     if body.messages.is_some() {
         let message = "completions take a prompt; messages belongs to /v1/chat/completions";
         return Err(ApiError::unsupported("messages", message));
@@ -51,7 +67,29 @@ pub fn read(bytes: &[u8]) -> Result<GenerateRequest<'_>, ApiError> {
     let add_special_tokens = body.add_special_tokens.unwrap_or(true);
     let echo = body.echo.unwrap_or(false);
     let input = Input::Prompts { prompts, add_special_tokens, echo };
-    Ok(GenerateRequest { model, input, prompt_field, tools: None, options })
+    let affinity = body.prompt_cache_key.take().map(|key| key.0);
+    Ok(GenerateRequest { model, input, prompt_field, affinity, tools: None, options })
+}
+
+/// Refuses fields that say something about a conversation, or about calls of tools.
+fn refuse_fields_of_chats(body: &Body<'_>) -> Result<(), ApiError> {
+    let fields = [
+        ("tools", body.tools.is_some()),
+        ("tool_choice", body.tool_choice.is_some()),
+        ("parallel_tool_calls", body.parallel_tool_calls.is_some()),
+        ("documents", body.documents.is_some()),
+        ("chat_template_kwargs", body.chat_template_kwargs.is_some()),
+        ("reasoning_effort", body.reasoning_effort.is_some()),
+        ("add_generation_prompt", body.add_generation_prompt.is_some()),
+        ("continue_final_message", body.continue_final_message.is_some()),
+    ];
+    match fields.iter().find(|(_, is_there)| *is_there) {
+        None => Ok(()),
+        Some((field, _)) => {
+            let message = format!("{field} belongs to /v1/chat/completions");
+            Err(ApiError::unsupported(field, message))
+        }
+    }
 }
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {

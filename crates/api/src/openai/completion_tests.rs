@@ -41,7 +41,7 @@ fn a_prompt_has_four_shapes() {
 fn wrong_prompts_name_the_place() {
     check_refused(r#""prompt":[]"#, 400, "prompt", "empty list");
     check_refused(r#""prompt":[[1],[]]"#, 400, "prompt", "prompt[1] has no tokens");
-    check_refused(r#""prompt":["a",1]"#, 400, "prompt[1]", "expected a string");
+    check_refused(r#""prompt":["a",1]"#, 400, "prompt[1]", "must be a string");
     check_refused(r#""prompt":[1,-1]"#, 400, "prompt[1]", "-1");
     check_refused(r#""prompt":[4294967296]"#, 400, "prompt[0]", "4294967296");
     check_refused(r#""prompt":{}"#, 400, "prompt", "list of token ids");
@@ -85,5 +85,10 @@ fn tokens_beside_a_prompt_stand_for_one_prompt() {
     let error = tokens(r#""prompt":["a","b"]"#).expect_err("two prompts");
     assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some("nvext.token_data")));
     assert!(error.message.contains("a list of 2"), "{error}");
-    check_refused(r#""prompt":"a","nvext":{"token_data":{}}"#, 400, "nvext.token_data", "map");
+    check_refused(
+        r#""prompt":"a","nvext":{"token_data":{}}"#,
+        400,
+        "nvext.token_data",
+        "must be a list",
+    );
 }

@@ -67,6 +67,21 @@ impl ApiError {
         self
     }
 
+    /// The same error in the words of another API; `words` are pairs of a field here and there. One
+    /// that begins with a dot is the end of a path.
+    pub(crate) fn renamed(mut self, words: &[(&str, &str)]) -> Self {
+        let Some(param) = &self.param else { return self };
+        let is_meant = |from: &str| match param.strip_prefix(from) {
+            Some(rest) => rest.is_empty() || rest.starts_with(['.', '[']),
+            None => from.starts_with('.') && param.ends_with(from),
+        };
+        if let Some((from, to)) = words.iter().find(|(from, _)| is_meant(from)) {
+            self.message = self.message.replacen(from, to, 1);
+            self.param = Some(param.replacen(from, to, 1));
+        }
+        self
+    }
+
     /// 400: a field has a value that it cannot have.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)

@@ -1,7 +1,7 @@
 //! Fields of a request that come in more than one shape.
 
 use crate::json::Text;
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
 /// `prompt` in its four shapes.
@@ -33,11 +33,6 @@ pub enum FlagOrCount {
     /// Completions.
     Count(i64),
 }
-
-/// Whether a field that is not implemented asks for something: it is neither absent nor `null`,
-/// `false`, zero or empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Meaning(pub bool);
 
 /// Implements `Deserialize` by a visitor that accepts whatever it has a method for.
 macro_rules! deserialize_any {
@@ -212,60 +207,5 @@ impl<'de> Deserialize<'de> for FlagOrCount {
             }
         }
         deserializer.deserialize_any(FlagOrCountVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for Meaning {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The value itself is never kept: it may be large, and only whether it asks for anything counts.
-        struct MeaningVisitor;
-        impl<'de> Visitor<'de> for MeaningVisitor {
-            type Value = bool;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("any JSON value")
-            }
-
-            fn visit_unit<E>(self) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_bool<E>(self, flag: bool) -> Result<bool, E> {
-                Ok(flag)
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
-                Ok(true)
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<bool, E> {
-                Ok(number != 0)
-            }
-
-            fn visit_f64<E>(self, number: f64) -> Result<bool, E> {
-                Ok(number != 0.0)
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<bool, E> {
-                Ok(!text.is_empty())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
-                let mut any = false;
-                while items.next_element::<IgnoredAny>()?.is_some() {
-                    any = true;
-                }
-                Ok(any)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<bool, A::Error> {
-                let mut any = false;
-                while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    any = true;
-                }
-                Ok(any)
-            }
-        }
-        deserializer.deserialize_any(MeaningVisitor).map(Meaning)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::conversation::{Content, Message, Role};
 use crate::json::Text;
+use crate::object::client_object;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -77,22 +78,23 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 }
 
+client_object! {
+    /// A part of a message's content, as it comes.
+    struct PartObject<'a> {
+        r#type: Option<Text<'a>>,
+        text: Option<Text<'a>>,
+        refusal: Option<Text<'a>>,
+    }
+}
+
 /// One part of a message's content.
 struct Part<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(serde::Deserialize)]
-        struct Raw<'b> {
-            #[serde(borrow, rename = "type")]
-            kind: Text<'b>,
-            #[serde(borrow)]
-            text: Option<Text<'b>>,
-            #[serde(borrow)]
-            refusal: Option<Text<'b>>,
-        }
-        let raw = Raw::deserialize(deserializer)?;
-        match (&*raw.kind.0, raw.text, raw.refusal) {
+        let raw = PartObject::deserialize(deserializer)?;
+        let Some(Text(kind)) = raw.r#type else { return Err(D::Error::missing_field("type")) };
+        match (&*kind, raw.text, raw.refusal) {
             ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => Ok(Part(text)),
             ("text", None, _) => Err(D::Error::missing_field("text")),
             ("refusal", _, None) => Err(D::Error::missing_field("refusal")),

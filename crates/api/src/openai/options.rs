@@ -2,7 +2,6 @@
 
 use super::body::{Body, EXTENSION_SALT};
 use super::error::ApiError;
-use super::fields::Meaning;
 use super::guide;
 use crate::json::Text;
 use crate::request::GenerateOptions;
@@ -26,7 +25,7 @@ pub const LOGIT_BIAS_MAX: usize = 1024;
 ///
 /// 400 for a value out of its range, 422 for values that exclude each other.
 pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOptions, ApiError> {
-    refuse_unimplemented(body)?;
+    refuse_modalities(body)?;
     let n = integer("n", body.n, 1..=CHOICES_MAX)?.unwrap_or(1);
     if let Some(best_of) = body.best_of.filter(|best_of| *best_of != i64::from(n)) {
         let message = format!("best_of must equal n: best_of is {best_of}, n is {n}");
@@ -43,7 +42,7 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         return Err(ApiError::impossible("min_tokens", message));
     }
     let stream = body.stream.unwrap_or(false);
-    let options = body.stream_options.unwrap_or_default();
+    let options = body.stream_options.as_ref();
     if body.stream_options.is_some() && !stream {
         return Err(ApiError::impossible(
             "stream_options",
@@ -72,8 +71,8 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         include_reasoning: body.include_reasoning.unwrap_or(true),
         return_token_ids: body.return_token_ids.unwrap_or(false),
         stream,
-        include_usage: options.include_usage.unwrap_or(false),
-        continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
+        include_usage: options.and_then(|it| it.include_usage).unwrap_or(false),
+        continuous_usage_stats: options.and_then(|it| it.continuous_usage_stats).unwrap_or(false),
         cache_salt: cache_salt(body)?,
         extension_salt: extension_salt(body)?,
     })
@@ -205,26 +204,8 @@ pub fn check_cache_salt(param: &str, salt: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid(param, message))
 }
 
-/// Refuses what would change the answer if it were ignored.
-fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
-    // Fields that are absent, null or false ask for nothing, and clients send them so.
-    let fields = [
-        ("suffix", body.suffix),
-        ("audio", body.audio),
-        ("functions", body.functions),
-        ("function_call", body.function_call),
-        ("web_search_options", body.web_search_options),
-        ("prompt_logprobs", body.prompt_logprobs),
-        ("prompt_embeds", body.prompt_embeds),
-        ("use_beam_search", body.use_beam_search),
-        ("bad_words", body.bad_words),
-        ("allowed_token_ids", body.allowed_token_ids),
-        ("truncate_prompt_tokens", body.truncate_prompt_tokens),
-        ("chat_template", body.chat_template),
-    ];
-    if let Some((param, _)) = fields.iter().find(|(_, Meaning(asked))| *asked) {
-        return Err(ApiError::unsupported(param, format!("{param} is not supported")));
-    }
+/// An answer is text, and nothing else.
+fn refuse_modalities(body: &Body<'_>) -> Result<(), ApiError> {
     let modalities = body.modalities.as_deref().unwrap_or_default();
     match modalities.iter().find(|modality| modality.0 != "text") {
         Some(Text(other)) => {

@@ -1,0 +1,214 @@
+//! Content blocks of the Messages API, as messages of a chat.
+
+use crate::conversation::{Content, Message, Role};
+use crate::field_notes::FieldNotes;
+use crate::json::Json;
+use crate::openai::ApiError;
+use crate::tree::{JsonPath, Members, object};
+use std::borrow::Cow;
+
+/// Appends the messages of a request's turns. Turns of one speaker that follow each other are one
+/// message, and each result of a tool is a message of its own.
+///
+/// # Errors
+///
+/// 400, with the path of the block at fault.
+pub(super) fn push_turns<'a>(
+    turns: Json<'a>,
+    notes: &FieldNotes,
+    messages: &mut Vec<Message<'a>>,
+) -> Result<(), ApiError> {
+    let path = JsonPath::Field(notes, "messages");
+    let turns = match turns {
+        Json::Array(turns) if turns.is_empty() => {
+            return Err(path.invalid("must have at least one message"));
+        }
+        Json::Array(turns) => turns,
+        other => return Err(path.mistyped("a list", &other)),
+    };
+    for (at, turn) in turns.into_iter().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        let mut turn = Members::of(turn, path)?;
+        let role = turn.required_text("role")?;
+        let content_path = JsonPath::Member(&path, "content");
+        let content = turn.required("content")?;
+        turn.refuse_rest()?;
+        match &*role {
+            "user" => push_user(content, content_path, messages)?,
+            "assistant" => push_assistant(content, content_path, messages)?,
+            "system" => {
+                let texts = match content {
+                    Json::Str(text) => vec![text],
+                    Json::Array(items) => texts(items, content_path)?,
+                    other => return Err(content_path.mistyped("a string or a list", &other)),
+                };
+                texts.into_iter().for_each(|text| push_text(messages, Role::System, text));
+            }
+            _ => {
+                let fault = format!("is {role:?}, it must be \"user\" or \"assistant\"");
+                return Err(JsonPath::Member(&path, "role").invalid(fault));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The texts of a list of text blocks.
+///
+/// # Errors
+///
+/// 400 for a block of another type.
+pub(super) fn texts<'a>(
+    items: Vec<Json<'a>>,
+    path: JsonPath<'_>,
+) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    let mut texts = Vec::with_capacity(items.len());
+    for (at, item) in items.into_iter().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        let mut block = Members::of(item, path)?;
+        let kind = block.required_text("type")?;
+        if kind != "text" {
+            return Err(unsupported(&path, &kind));
+        }
+        texts.push(text(&mut block)?);
+        block.refuse_rest()?;
+    }
+    Ok(texts)
+}
+
+/// Appends a turn of the user: texts, and results of tools.
+fn push_user<'a>(
+    content: Json<'a>,
+    path: JsonPath<'_>,
+    messages: &mut Vec<Message<'a>>,
+) -> Result<(), ApiError> {
+    let items = match content {
+        Json::Str(text) => {
+            push_text(messages, Role::User, text);
+            return Ok(());
+        }
+        Json::Array(items) => items,
+        other => return Err(path.mistyped("a string or a list of blocks", &other)),
+    };
+    for (at, item) in items.into_iter().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        let mut block = Members::of(item, path)?;
+        match &*block.required_text("type")? {
+            "text" => push_text(messages, Role::User, text(&mut block)?),
+            "tool_result" => messages.push(tool_result(&mut block)?),
+            kind => return Err(unsupported(&path, kind)),
+        }
+        block.refuse_rest()?;
+    }
+    Ok(())
+}
+
+/// Appends a turn of the assistant: thoughts, texts and calls, as one message.
+fn push_assistant<'a>(
+    content: Json<'a>,
+    path: JsonPath<'_>,
+    messages: &mut Vec<Message<'a>>,
+) -> Result<(), ApiError> {
+    let items = match content {
+        Json::Str(text) => {
+            push_text(messages, Role::Assistant, text);
+            return Ok(());
+        }
+        Json::Array(items) => items,
+        other => return Err(path.mistyped("a string or a list of blocks", &other)),
+    };
+    let (mut texts, mut thoughts, mut calls) = (Vec::new(), String::new(), Vec::new());
+    for (at, item) in items.into_iter().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        let mut block = Members::of(item, path)?;
+        match &*block.required_text("type")? {
+            "text" => texts.push(text(&mut block)?),
+            "thinking" => {
+                thoughts.push_str(&block.required_text("thinking")?);
+                // It proves to Anthropic that the thoughts are the model's own; a template takes
+                // thoughts from anybody.
+                block.text("signature")?;
+            }
+            // Nobody but Anthropic can read these.
+            "redacted_thinking" => block.ignore("data"),
+            "tool_use" => calls.push(call(&mut block)?),
+            kind => return Err(unsupported(&path, kind)),
+        }
+        block.refuse_rest()?;
+    }
+    let mut extra = Vec::new();
+    if !thoughts.is_empty() {
+        extra.push(("reasoning_content".into(), Json::Str(thoughts.into())));
+    }
+    let content = match texts.len() {
+        0 if !calls.is_empty() => Content::Null,
+        0 => Content::Text("".into()),
+        1 => Content::Text(texts.remove(0)),
+        _ => Content::Parts(texts),
+    };
+    if !calls.is_empty() {
+        extra.push(("tool_calls".into(), Json::Array(calls)));
+    }
+    messages.push(Message { role: Role::Assistant, content, extra });
+    Ok(())
+}
+
+/// The text of a text block.
+fn text<'a>(block: &mut Members<'a, '_>) -> Result<Cow<'a, str>, ApiError> {
+    let text = block.required_text("text")?;
+    if let Some(citations) = block.take("citations")
+        && !matches!(&citations, Json::Array(items) if items.is_empty())
+    {
+        let path = JsonPath::Member(block.path(), "citations");
+        return Err(path.unsupported("are not supported"));
+    }
+    Ok(text)
+}
+
+/// A call, in the shape that chat templates read.
+fn call<'a>(block: &mut Members<'a, '_>) -> Result<Json<'a>, ApiError> {
+    let id = Json::Str(block.required_text("id")?);
+    let name = Json::Str(block.required_text("name")?);
+    let input = block.take("input").unwrap_or(Json::Object(Vec::new()));
+    // Calls of an API's own tools say who called; ours are the model's.
+    block.take("caller");
+    let function = object([("name", name), ("arguments", input)]);
+    Ok(object([("id", id), ("type", Json::Str("function".into())), ("function", function)]))
+}
+
+/// The message of a tool's result.
+fn tool_result<'a>(block: &mut Members<'a, '_>) -> Result<Message<'a>, ApiError> {
+    let path = *block.path();
+    let id = block.required_text("tool_use_id")?;
+    // No template has a place for it; the text says what went wrong.
+    block.flag("is_error")?;
+    let path = JsonPath::Member(&path, "content");
+    let content = match block.take("content") {
+        None => Content::Text("".into()),
+        Some(Json::Str(text)) => Content::Text(text),
+        Some(Json::Array(items)) => Content::Parts(texts(items, path)?),
+        Some(other) => return Err(path.mistyped("a string or a list of blocks", &other)),
+    };
+    let extra = vec![("tool_call_id".into(), Json::Str(id))];
+    Ok(Message { role: Role::Tool, content, extra })
+}
+
+/// Appends a text, to the last message where that has the same speaker and is text alone.
+fn push_text<'a>(messages: &mut Vec<Message<'a>>, role: Role, text: Cow<'a, str>) {
+    match messages.last_mut() {
+        Some(last) if last.role == role && last.extra.is_empty() => match &mut last.content {
+            Content::Parts(parts) => parts.push(text),
+            Content::Text(first) => {
+                let first = std::mem::take(first);
+                last.content = Content::Parts(vec![first, text]);
+            }
+            Content::Null => last.content = Content::Text(text),
+        },
+        _ => messages.push(Message { role, content: Content::Text(text), extra: Vec::new() }),
+    }
+}
+
+fn unsupported(path: &JsonPath<'_>, kind: &str) -> ApiError {
+    let kind: String = kind.chars().take(40).collect();
+    path.unsupported(format!("is a block of type {kind:?}, which is not supported here"))
+}

@@ -1,0 +1,107 @@
+//! Tools of the Messages API, in the shape of a chat's.
+
+use crate::field_notes::FieldNotes;
+use crate::json::Json;
+use crate::openai::ApiError;
+use crate::tree::{JsonPath, Members, object};
+
+/// Definitions of tools, as a chat has them.
+///
+/// # Errors
+///
+/// 400 for a tool that Anthropic's servers run themselves, and for one without a schema.
+pub(super) fn definitions<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<Json<'a>, ApiError> {
+    let path = JsonPath::Field(notes, "tools");
+    let tools = match tools {
+        Json::Array(tools) => tools,
+        other => return Err(path.mistyped("a list", &other)),
+    };
+    let definitions = tools.into_iter().enumerate().map(|(at, tool)| {
+        let path = JsonPath::Item(&path, at);
+        let mut tool = Members::of(tool, path)?;
+        let kind = tool.text("type")?;
+        let name = tool.required_text("name")?;
+        if let Some(kind) = kind.filter(|kind| kind != "custom") {
+            let fault = format!("is {kind:?}, a tool that only its provider's servers run");
+            return Err(JsonPath::Member(&path, "type").unsupported(fault));
+        }
+        let mut function = vec![("name".into(), Json::Str(name))];
+        if let Some(about) = tool.text("description")? {
+            function.push(("description".into(), Json::Str(about)));
+        }
+        function.push(("parameters".into(), tool.required("input_schema")?));
+        if let Some(strict) = tool.flag("strict")? {
+            function.push(("strict".into(), Json::Bool(strict)));
+        }
+        // How a tool is cached, loaded and streamed changes no answer here.
+        for hint in ["defer_loading", "eager_input_streaming", "input_examples", "allowed_callers"]
+        {
+            tool.ignore(hint);
+        }
+        tool.refuse_rest()?;
+        let function = Json::Object(function);
+        Ok(object([("type", Json::Str("function".into())), ("function", function)]))
+    });
+    Ok(Json::Array(definitions.collect::<Result<_, _>>()?))
+}
+
+/// The choice among tools.
+pub(super) struct ChosenTools<'a> {
+    /// In the shape of a chat's `tool_choice`.
+    pub(super) choice: Json<'a>,
+    /// Whether one answer may have several calls, if the client says so.
+    pub(super) parallel: Option<bool>,
+}
+
+/// Reads `tool_choice`.
+///
+/// # Errors
+///
+/// 400 for a type that is none.
+pub(super) fn choice<'a>(
+    choice: Json<'a>,
+    notes: &FieldNotes,
+) -> Result<ChosenTools<'a>, ApiError> {
+    let path = JsonPath::Field(notes, "tool_choice");
+    let mut choice = Members::of(choice, path)?;
+    let kind = choice.required_text("type")?;
+    let chosen = match &*kind {
+        "auto" | "none" => Json::Str(kind),
+        "any" => Json::Str("required".into()),
+        "tool" => {
+            let function = object([("name", Json::Str(choice.required_text("name")?))]);
+            object([("type", Json::Str("function".into())), ("function", function)])
+        }
+        _ => {
+            let fault = format!("is {kind:?}, it must be \"auto\", \"any\", \"tool\" or \"none\"");
+            return Err(JsonPath::Member(&path, "type").invalid(fault));
+        }
+    };
+    let parallel = choice.flag("disable_parallel_tool_use")?.map(|disabled| !disabled);
+    choice.refuse_rest()?;
+    Ok(ChosenTools { choice: chosen, parallel })
+}
+
+/// Reads `thinking`: whether the model is to think, if the client says so.
+///
+/// # Errors
+///
+/// 400 for a type that is none.
+pub(super) fn thinking(thinking: Json<'_>, notes: &FieldNotes) -> Result<Option<bool>, ApiError> {
+    let path = JsonPath::Field(notes, "thinking");
+    let mut thinking = Members::of(thinking, path)?;
+    let enabled = match &*thinking.required_text("type")? {
+        "enabled" => Some(true),
+        "disabled" => Some(false),
+        "adaptive" | "between_tools" => None,
+        kind => {
+            let fault =
+                format!("is {kind:?}, it must be \"enabled\", \"disabled\" or \"adaptive\"");
+            return Err(JsonPath::Member(&path, "type").invalid(fault));
+        }
+    };
+    thinking.ignore("budget_tokens");
+    thinking.ignore("display");
+    thinking.refuse_rest()?;
+    Ok(enabled)
+}

@@ -1,0 +1,140 @@
+//! The fields of each API that are not plain values of a request: who reads them, which of them change
+//! nothing, and which are refused.
+//!
+//! Source: the parameters of the Python clients `openai` 3.52.0 and `anthropic` 2.12.0; fields that
+//! vLLM, SGLang and NVIDIA Dynamo add.
+
+use stator_body::Api;
+
+/// Treatment of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Something reads it beside the API's own struct.
+    Honoured,
+    /// It changes nothing here, and the answer names it.
+    Ignored,
+    /// A request that asks for something by it is refused.
+    Refused,
+}
+
+/// The treatment of one field.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldRule {
+    /// The field, as it is written.
+    pub name: &'static str,
+    /// APIs that have it.
+    apis: &'static [Api],
+    /// The treatment.
+    pub standing: Standing,
+    /// The reason, for clients and the manual.
+    pub why: &'static str,
+}
+
+const CHAT: &[Api] = &[Api::ChatCompletions];
+const BOTH: &[Api] = &[Api::ChatCompletions, Api::Completions];
+const RESPONSES: &[Api] = &[Api::Responses];
+const OPENAI: &[Api] = &[Api::ChatCompletions, Api::Completions, Api::Responses];
+const MESSAGES: &[Api] = &[Api::Messages, Api::CountTokens];
+const ALL: &[Api] =
+    &[Api::ChatCompletions, Api::Completions, Api::Responses, Api::Messages, Api::CountTokens];
+
+/// Every rule.
+pub const RULES: &[FieldRule] = &[
+    honoured(ALL, "priority", "urgency; smaller is sooner, as in vLLM"),
+    ignored(OPENAI, "user", "a name of the client's user"),
+    ignored(OPENAI, "safety_identifier", "a name of the client's user"),
+    ignored(OPENAI, "metadata", "notes of the client"),
+    ignored(OPENAI, "prompt_cache_retention", "prefixes stay cached while there is room"),
+    ignored(OPENAI, "prompt_cache_options", "prefixes are cached without being asked"),
+    ignored(CHAT, "prediction", "it makes an answer faster, never different"),
+    ignored(CHAT, "request_id", "the header x-request-id names a request"),
+    refused(CHAT, "store", "answers are not stored; /v1/responses stores them"),
+    refused(CHAT, "verbosity", "open models have no such parameter"),
+    refused(BOTH, "moderation", "nothing here judges texts"),
+    refused(CHAT, "thinking", "ask with reasoning_effort or chat_template_kwargs"),
+    refused(CHAT, "chat_template_args", "the field is called chat_template_kwargs"),
+    refused(BOTH, "length_penalty", "it belongs to beam search"),
+    refused(BOTH, "early_stopping", "it belongs to beam search"),
+    refused(BOTH, "logits_processors", "requests bring no code"),
+    refused(BOTH, "custom_logit_processor", "requests bring no code"),
+    refused(BOTH, "return_tokens_as_token_ids", "return_token_ids gives the ids"),
+    refused(BOTH, "repetition_detection", "no engine here has it"),
+    refused(BOTH, "kv_transfer_params", "no client steers engines"),
+    refused(BOTH, "ec_transfer_params", "no client steers engines"),
+    refused(BOTH, "mm_processor_kwargs", "prompts are text"),
+    refused(BOTH, "lora_path", "an adapter is asked for by its name in model"),
+    refused(BOTH, "suffix", "models are not asked to fill gaps"),
+    refused(BOTH, "audio", "answers are text"),
+    refused(BOTH, "functions", "the field is called tools"),
+    refused(BOTH, "function_call", "the field is called tool_choice"),
+    refused(BOTH, "web_search_options", "nothing here searches"),
+    refused(BOTH, "prompt_logprobs", "echo with logprobs gives those of a prompt"),
+    refused(BOTH, "prompt_embeds", "prompts are text or token ids"),
+    refused(BOTH, "use_beam_search", "answers are sampled"),
+    refused(BOTH, "bad_words", "logit_bias keeps tokens out"),
+    refused(BOTH, "allowed_token_ids", "a guide or logit_bias keeps tokens out"),
+    refused(BOTH, "truncate_prompt_tokens", "a prompt that is too long is refused"),
+    refused(BOTH, "chat_template", "the model's own template counts"),
+    ignored(BOTH, "stream_options.include_obfuscation", "chunks are not padded"),
+    honoured(ALL, "nvext.agent_hints", "urgency; larger is sooner"),
+    honoured(ALL, "nvext.routing_constraints", "labels that a worker must have"),
+    ignored(ALL, "nvext.annotations", "no events are added to a stream"),
+    ignored(ALL, "nvext.extra_fields", "no fields are added to answers"),
+    refused(ALL, "nvext.greed_sampling", "ask with temperature 0"),
+    refused(ALL, "nvext.use_raw_prompt", "/v1/completions takes prompts as they are"),
+    refused(ALL, "nvext.max_thinking_tokens", "thoughts have no bound of their own"),
+    ignored(ALL, "nvext.backend_instance_id", "a header names the worker"),
+    ignored(ALL, "nvext.prefill_worker_id", "a header names the worker"),
+    ignored(ALL, "nvext.decode_worker_id", "a header names the worker"),
+    ignored(ALL, "nvext.dp_rank", "a header names the rank"),
+    ignored(ALL, "nvext.prefill_dp_rank", "a header names the rank"),
+    refused(ALL, "nvext.metadata_upload", "nothing is uploaded"),
+    refused(RESPONSES, "access_programs", "it belongs to OpenAI's servers"),
+    refused(RESPONSES, "context_management", "conversations are not compacted here"),
+    refused(RESPONSES, "conversation", "conversations are not kept; previous_response_id is"),
+    refused(RESPONSES, "image", "answers are text"),
+    refused(RESPONSES, "moderation", "nothing here judges texts"),
+    refused(RESPONSES, "prompt", "prompts are not kept here"),
+    ignored(MESSAGES, "metadata", "a name of the client's user"),
+    ignored(MESSAGES, "diagnostics", "it belongs to Anthropic's servers"),
+    ignored(MESSAGES, "user_profile_id", "a name of the client's user"),
+    ignored(MESSAGES, "workspace_id", "it belongs to Anthropic's servers"),
+    ignored(MESSAGES, "betas", "the header anthropic-beta has them, and is ignored"),
+    honoured(MESSAGES, "cache_control", "prefixes are cached without being asked"),
+    ignored(MESSAGES, "context_management", "conversations stay as they are sent"),
+    refused(MESSAGES, "container", "nothing runs code here"),
+    refused(MESSAGES, "mcp_servers", "nothing here calls tools"),
+    refused(MESSAGES, "inference_geo", "one fleet is in one place"),
+    refused(MESSAGES, "speed", "it belongs to Anthropic's servers"),
+];
+
+const fn rule(
+    apis: &'static [Api],
+    name: &'static str,
+    standing: Standing,
+    why: &'static str,
+) -> FieldRule {
+    FieldRule { name, apis, standing, why }
+}
+
+const fn honoured(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
+    rule(apis, name, Standing::Honoured, why)
+}
+
+const fn ignored(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
+    rule(apis, name, Standing::Ignored, why)
+}
+
+const fn refused(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
+    rule(apis, name, Standing::Refused, why)
+}
+
+/// The rules of one API.
+pub fn of(api: Api) -> impl Iterator<Item = &'static FieldRule> {
+    RULES.iter().filter(move |rule| rule.apis.contains(&api))
+}
+
+/// The rule for a field of one API.
+pub(crate) fn find(api: Api, name: &str) -> Option<&'static FieldRule> {
+    of(api).find(|rule| rule.name == name)
+}
