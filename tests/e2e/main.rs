@@ -33,4 +33,5 @@ mod tenants;
 mod testbed;
 mod traces;
 mod vllm;
+mod vllm_tier_forms;
 mod vllm_tiers;

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Tokens of a long prompt: 46 whole blocks and some more.
-const LONG: usize = 1500;
+pub(crate) const LONG: usize = 1500;
 /// Tokens of an answer.
 const ANSWER: u32 = 16;
 /// Name of the LoRA adapter.
@@ -326,7 +326,7 @@ fn adapters(bed: &Bed) -> Vec<String> {
 }
 
 /// Waits until a prompt comes from the host memory of an agent that the engine may have to join.
-async fn finds_again(engine: &Client, prompt: &[u32], expected: &[u32]) {
+pub(crate) async fn finds_again(engine: &Client, prompt: &[u32], expected: &[u32]) {
     soon("a prompt from host memory", async {
         loop {
             forget(engine).await;
@@ -341,7 +341,7 @@ async fn finds_again(engine: &Client, prompt: &[u32], expected: &[u32]) {
 }
 
 /// A vLLM that finds an agent's tiers in this folder, once they are there.
-async fn start_with_tiers(bed: &Bed, folder: &Path, further: &[String]) -> VllmServer {
+pub(crate) async fn start_with_tiers(bed: &Bed, folder: &Path, further: &[String]) -> VllmServer {
     let config = json!({
         "kv_connector": "Connector",
         "kv_connector_module_path": "vllm_0_32",
@@ -360,7 +360,12 @@ async fn start_with_tiers(bed: &Bed, folder: &Path, further: &[String]) -> VllmS
 }
 
 /// An agent for an engine that runs, with tiers in the folder `kv` of `home`.
-async fn attached(bed: &Bed, server: &VllmServer, home: &Path, further: &[&str]) -> Agent {
+pub(crate) async fn attached(
+    bed: &Bed,
+    server: &VllmServer,
+    home: &Path,
+    further: &[&str],
+) -> Agent {
     let dir = format!("--discovery-dir={}", home.display());
     let socket = format!("--kv-socket-dir={}", home.join("kv").display());
     let attach = format!("--attach={}", server.url());
@@ -375,7 +380,7 @@ async fn attached(bed: &Bed, server: &VllmServer, home: &Path, further: &[&str])
 }
 
 /// An engine's greedy answer, and the tokens of the prompt that it had cached anywhere.
-async fn asked(engine: &Client, prompt: &[u32]) -> (Vec<u32>, usize) {
+pub(crate) async fn asked(engine: &Client, prompt: &[u32]) -> (Vec<u32>, usize) {
     answer(&completed(engine, MODEL, prompt, ANSWER).await)
 }
 
