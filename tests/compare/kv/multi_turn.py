@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Conversations with vLLM, with and without a KV tier in the agent's host memory.
+"""Conversations with vLLM, with and without KV tiers, ours and its own.
 
 80 users have 10 turns each: 200 tokens, then 96 more with each turn, answered with 32. Four requests
 run at a time by default, and the users of a turn come in a random order, the same in all runs. The engine has
@@ -8,10 +8,17 @@ turns. The result is the ratio of times to first token. With `--at-a-time 1` the
 must be equal; with more, batches differ from run to run, and with them rounding and some answers,
 also between two runs without a tier.
 
+No tier is throttled: a model as tiny as this is computed so fast that KV is worth less than with a
+large one. The break-even figure says how much: bytes of KV that the engine computes in a second. A
+tier that gives more than that saves time.
+
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
+
+`--only` chooses configurations: none, host, disk, vllm-host, vllm-fs, ceiling.
 """
 
 import argparse
+import glob
 import hashlib
 import http.client
 import json
@@ -29,13 +36,44 @@ import time
 USERS, TURNS = 80, 10
 FIRST, MORE, ANSWER = 200, 96, 32
 BLOCK_TOKENS, BLOCK_BYTES, BLOCKS = 32, 16384, 384
+# Host memory for all KV, and for a tenth of it above a disk.
+ALL_GB, LITTLE_GB = 0.128, 0.012
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHIMS = os.path.join(HERE, "../../../worker-agent/kv/shims")
+# Of vLLM's own tiers, whose memory file is named after it.
+ENGINE_ID = f"compare-{os.getpid()}"
 FLAGS = ["--enforce-eager", "--dtype", "bfloat16", "--max-num-seqs", "32", "--max-model-len", "2048",
-         "--block-size", str(BLOCK_TOKENS), "--kv-cache-memory-bytes", str(BLOCKS * BLOCK_BYTES),
+         "--block-size", str(BLOCK_TOKENS),
          "--prefix-caching-hash-algo", "sha256_cbor"]
 ENVIRONMENT = {
     "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0", "TRANSFORMERS_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def own_tiers(host_gb, tiers):
+    """Flags of a vLLM with tiers of its own."""
+    extra = {"spec_name": "Spec", "spec_module_path": "vllm_own_tiers", "offload_prompt_only": False,
+             "cpu_bytes_to_use": int(host_gb * 1e9), "secondary_tiers": tiers}
+    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "engine_id": ENGINE_ID,
+              "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}
+    return ["--kv-transfer-config", json.dumps(config)]
+
+
+def configurations(home):
+    """Flags of the agent and of the engine, by name. `home` is a folder for tiers on disk."""
+    pool = lambda blocks: ["--kv-cache-memory-bytes", str(blocks * BLOCK_BYTES)]
+    little = pool(BLOCKS)
+    disk = ["--kv-host-gb", str(LITTLE_GB), "--kv-disk-gb", "1", "--kv-disk-dir", os.path.join(home, "disk")]
+    fs = {"type": "fs", "root_dir": os.path.join(home, "fs")}
+    return {
+        "none": ([], little),
+        "host": (["--kv-host-gb", str(ALL_GB)], little),
+        "disk": (disk, little),
+        "vllm-host": ([], little + own_tiers(ALL_GB, [])),
+        "vllm-fs": ([], little + own_tiers(LITTLE_GB, [fs])),
+        "ceiling": ([], pool(int(ALL_GB * 1e9) // BLOCK_BYTES)),
+    }
 
 
 def free_port():
@@ -47,17 +85,20 @@ def free_port():
 class Engine:
     """An agent with its engine, for the time of a `with`."""
 
-    def __init__(self, args, tier):
-        self.args, self.tier, self.port = args, tier, free_port()
+    def __init__(self, args, name):
+        self.args, self.name, self.port = args, name, free_port()
 
     def __enter__(self):
-        self.home = tempfile.TemporaryDirectory()
+        self.home = tempfile.TemporaryDirectory(dir=self.args.folder)
+        tier, engine = configurations(self.home.name)[self.name]
         command = [self.args.stator, "agent", "--engine", "vllm", "--engine-program", self.args.vllm,
                    "--model", self.args.model, "--model-name", "tiny", "--listen", "127.0.0.1:0",
                    "--engine-port", str(self.port), "--metrics-port", "0",
-                   "--discovery-dir", self.home.name, *self.tier, "--", *FLAGS]
+                   "--discovery-dir", self.home.name, *tier, "--", *FLAGS, *engine]
         self.log = open(os.path.join(self.home.name, "log"), "w")
         environment = {**os.environ, **ENVIRONMENT}
+        if self.name.startswith("vllm"):
+            environment["PYTHONPATH"] = f"{HERE}:{SHIMS}"
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 180
         while not self.serves():
@@ -69,6 +110,8 @@ class Engine:
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+        for left in glob.glob(f"/dev/shm/vllm_offload_{ENGINE_ID}*"):
+            os.remove(left)
         self.home.cleanup()
 
     def serves(self):
@@ -144,6 +187,14 @@ def converse(engine, at_a_time):
             "hits": sum(cached for _, _, cached, _ in results) / sum(size for *_, size in results)}
 
 
+def break_even(engine):
+    """Bytes of KV that an engine computes in a second: a long prompt's time less a short one's."""
+    chance = random.Random(2)
+    words = lambda count: [chance.randrange(100, 8000) for _ in range(count)]
+    times = {size: statistics.median(engine.ask(words(size))[1] for _ in range(5)) for size in (64, 1600)}
+    return BLOCK_BYTES / BLOCK_TOKENS * (1600 - 64) / (times[1600] - times[64])
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--stator", required=True)
@@ -151,24 +202,35 @@ def main():
     options.add_argument("--model", required=True)
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--at-a-time", type=int, default=4)
+    options.add_argument("--only", nargs="+", default=["none", "host", "disk", "vllm-host", "vllm-fs", "ceiling"])
+    options.add_argument("--folder", help="folder on the disk that tiers are to use")
     args = options.parse_args()
-    configurations = {"none": [], "host tier": ["--kv-host-gb", "0.128"]}
-    runs = {name: [] for name in configurations}
+    if unknown := set(args.only) - configurations("").keys():
+        raise SystemExit(f"--only: {sorted(unknown)} are not among {list(configurations(''))}")
+    runs, worth = {name: [] for name in args.only}, []
     print("| configuration | hit ratio | mean TTFT ms | p50 ms | turns 8 to 10 ms | wall s | digest |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for _ in range(args.repetitions):
-        for name, tier in configurations.items():
-            with Engine(args, tier) as engine:
+        for name in args.only:
+            with Engine(args, name) as engine:
                 run = converse(engine, args.at_a_time)
+                if name == "none":
+                    worth.append(break_even(engine))
             runs[name].append(run)
             print(f"| {name} | {run['hits']:.3f} | {run['mean']:.1f} | {run['p50']:.1f} |"
                   f" {run['late']:.1f} | {run['wall']:.1f} | {run['digest']} |", flush=True)
-    for what in ("mean", "p50", "late"):
-        none, tier = (statistics.median(run[what] for run in runs[name]) for name in configurations)
-        print(f"{what}: {none:.1f} ms without, {tier:.1f} ms with the tier: {tier / none - 1:+.0%}")
+    if worth:
+        print(f"break-even: {statistics.median(worth) / 1e6:.1f} MB/s of KV; no tier was throttled")
+    for name in [name for name in args.only if name != "none" and "none" in runs]:
+        ratios = []
+        for what in ("mean", "p50", "late"):
+            none, tier = (statistics.median(run[what] for run in runs[of]) for of in ("none", name))
+            ratios.append(f"{what} {none:.1f} -> {tier:.1f} ms ({tier / none - 1:+.0%})")
+        print(f"{name}: " + ", ".join(ratios))
     digests = {run["digest"] for of in runs.values() for run in of}
     if len(digests) > 1 and args.at_a_time == 1:
         raise SystemExit(f"the answers differ: {digests}")
+    print("answers: " + ("the same in all runs" if len(digests) == 1 else f"{len(digests)} digests"))
 
 
 if __name__ == "__main__":
