@@ -21,10 +21,55 @@ pub struct Load {
     pub total_blocks: u32,
     /// Prompt tokens of waiting and running requests that are still to be computed.
     pub pending_prefill_tokens: u64,
+    /// Measured costs of loading blocks from outside the engine.
+    pub costs: TierCosts,
+}
+
+/// Measured costs of a worker's blocks: to compute them, and to load them from outside its engine. An
+/// array on the wire, the fields of each place one after the other. Zeros say that nothing was
+/// measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierCosts {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Time in which the engine computes a block of a prompt, in nanoseconds.
+    pub compute_ns: u64,
+    /// Loads from the host memory of the worker's agent.
+    pub host: LoadCost,
+    /// Loads from its disk.
+    pub disk: LoadCost,
+    /// Loads from its object store.
+    pub remote: LoadCost,
+    /// Loads from other agents.
+    pub peer: LoadCost,
+}
+
+/// Measured cost of loading blocks from one place: the latency once, and the time of each block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadCost {
+    /// Time until blocks begin to come, loads that were under way included, in microseconds.
+    /// [`LoadCost::NEVER_US`]: the place fails at the moment.
+    pub latency_us: u64,
+    /// Time of each block, in nanoseconds.
+    pub block_ns: u64,
+}
+
+impl LoadCost {
+    /// Latency of a place from which nothing can be loaded.
+    pub const NEVER_US: u64 = u32::MAX as u64;
+
+    /// Whether anything was measured.
+    pub fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// Fields of a report; later versions append theirs.
-const FIELDS: u32 = 6;
+const FIELDS: u32 = 7;
+/// Fields of the first version.
+const FIELDS_MIN: u32 = 6;
+/// Numbers of the costs; later versions append theirs.
+const COSTS: u32 = 10;
 
 impl Load {
     /// Appends the report to `out`.
@@ -34,7 +79,7 @@ impl Load {
         *out = buffer.into_vec();
     }
 
-    /// Reads a report; fields after the sixth are skipped.
+    /// Reads a report; the costs may be absent, and fields after them are skipped.
     ///
     /// # Errors
     ///
@@ -42,17 +87,21 @@ impl Load {
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = MsgpackReader::new(frame);
         let fields = match reader.value()? {
-            MsgpackValue::Array(fields) if fields >= FIELDS => fields,
+            MsgpackValue::Array(fields) if fields >= FIELDS_MIN => fields,
             _ => return Err(unexpected("load", "an array of at least 6")),
         };
-        let load = Self {
+        let mut load = Self {
             running: small(&mut reader, "running")?,
             waiting: small(&mut reader, "waiting")?,
             used_blocks: small(&mut reader, "used_blocks")?,
             cached_blocks: small(&mut reader, "cached_blocks")?,
             total_blocks: small(&mut reader, "total_blocks")?,
             pending_prefill_tokens: number(&mut reader, "pending_prefill_tokens")?,
+            costs: TierCosts::default(),
         };
+        if fields >= FIELDS {
+            load.costs = TierCosts::read(&mut reader)?;
+        }
         for _ in FIELDS..fields {
             reader.skip()?;
         }
@@ -71,7 +120,35 @@ impl Load {
             rmp::encode::write_uint(out, count.into())?;
         }
         rmp::encode::write_uint(out, self.pending_prefill_tokens)?;
+        let TierCosts { block_bytes, compute_ns, host, disk, remote, peer } = self.costs;
+        rmp::encode::write_array_len(out, COSTS)?;
+        rmp::encode::write_uint(out, block_bytes)?;
+        rmp::encode::write_uint(out, compute_ns)?;
+        for LoadCost { latency_us, block_ns } in [host, disk, remote, peer] {
+            rmp::encode::write_uint(out, latency_us)?;
+            rmp::encode::write_uint(out, block_ns)?;
+        }
         Ok(())
+    }
+}
+
+impl TierCosts {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<Self, DecodeError> {
+        let numbers = match reader.value()? {
+            MsgpackValue::Array(numbers) if numbers >= COSTS => numbers,
+            _ => return Err(unexpected("costs", "an array of at least 10")),
+        };
+        let [block_bytes, compute_ns] = [number(reader, "costs")?, number(reader, "costs")?];
+        let mut loads = [LoadCost::default(); 4];
+        for load in &mut loads {
+            load.latency_us = number(reader, "costs")?;
+            load.block_ns = number(reader, "costs")?;
+        }
+        for _ in COSTS..numbers {
+            reader.skip()?;
+        }
+        let [host, disk, remote, peer] = loads;
+        Ok(Self { block_bytes, compute_ns, host, disk, remote, peer })
     }
 }
 
@@ -103,8 +180,18 @@ mod tests {
 
     #[test]
     fn a_longer_report_of_a_later_version_is_read() {
-        let load = Load { running: 1, waiting: 2, total_blocks: 5, ..Load::default() };
-        check(&[0x98, 1, 2, 0, 0, 5, 0, 0xa1, b'x', 0x91, 7], Ok(load));
+        let mut load = Load { running: 1, waiting: 2, total_blocks: 5, ..Load::default() };
+        let costs = [0x9b, 9, 8, 1, 2, 3, 4, 5, 6, 7, 10, 0xa1, b'y'];
+        let longer = [&[0x99, 1, 2, 0, 0, 5, 0], &costs[..], &[0xa1, b'x', 0x91, 7]].concat();
+        let [host, disk, remote, peer] = [(1, 2), (3, 4), (5, 6), (7, 10)]
+            .map(|(latency_us, block_ns)| LoadCost { latency_us, block_ns });
+        load.costs = TierCosts { block_bytes: 9, compute_ns: 8, host, disk, remote, peer };
+        check(&longer, Ok(load));
+    }
+
+    #[test]
+    fn a_report_of_the_first_version_is_read() {
+        check(&[0x96, 1, 0, 0, 0, 0, 0], Ok(Load { running: 1, ..Load::default() }));
     }
 
     #[test]
@@ -115,16 +202,30 @@ mod tests {
         check(&[0x96, 1, 2, 3, 4, 5, 6, 7], Err(DecodeError::TrailingBytes { bytes: 1 }));
         let negative = unexpected("waiting", "an integer that is not negative");
         check(&[0x96, 1, 0xff, 3, 4, 5, 6], Err(negative));
+        let costs = unexpected("costs", "an array of at least 10");
+        check(&[0x97, 1, 2, 3, 4, 5, 6, 7], Err(costs.clone()));
+        check(&[0x97, 1, 2, 3, 4, 5, 6, 0x91, 7], Err(costs));
         let wide = [&[0x96, 0xcf][..], &[0xff; 8], &[2, 3, 4, 5, 6]].concat();
         check(&wide, Err(unexpected("running", "an integer below 4294967296")));
     }
 
     proptest! {
         #[test]
-        fn a_report_survives_the_wire(counts: [u32; 5], pending_prefill_tokens: u64) {
+        fn a_report_survives_the_wire(
+            counts: [u32; 5], pending_prefill_tokens: u64, costs: [u64; 10],
+        ) {
+            let cost = |at: usize| LoadCost { latency_us: costs[at], block_ns: costs[at + 1] };
             let [running, waiting, used_blocks, cached_blocks, total_blocks] = counts;
             let load = Load {
                 running, waiting, used_blocks, cached_blocks, total_blocks, pending_prefill_tokens,
+                costs: TierCosts {
+                    block_bytes: costs[0],
+                    compute_ns: costs[1],
+                    host: cost(2),
+                    disk: cost(4),
+                    remote: cost(6),
+                    peer: cost(8),
+                },
             };
             let mut frame = Vec::new();
             load.encode(&mut frame);

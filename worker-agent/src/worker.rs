@@ -444,6 +444,7 @@ impl Driver {
 
     fn report_load(&mut self, now: Instant) {
         let Some(mut load) = self.guarded(|engine| engine.load()) else { return };
+        load.costs = self.tiers.as_ref().map(WorkerTiers::costs).unwrap_or_default();
         load.waiting += self.fetches.count();
         self.load_reported = Some(now);
         self.gauges.set(&load);

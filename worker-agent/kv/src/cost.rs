@@ -88,6 +88,15 @@ impl ReadSpeed {
         Duration::from_secs_f64(seconds.min(1e6))
     }
 
+    /// Latency of a read that begins now, with those in flight before it, and the time of each block;
+    /// `None` before any was measured.
+    pub fn measured(&self) -> Option<(Duration, Duration)> {
+        self.measured?;
+        let latency = self.latency.mean + self.in_flight as f64 * self.per_block.mean;
+        let [latency, block] = [latency, self.per_block.mean].map(|seconds| seconds.min(1e6));
+        Some((Duration::from_secs_f64(latency), Duration::from_secs_f64(block)))
+    }
+
     /// Whether no read has ended for so long that the tier should be measured again.
     pub fn is_stale(&self, now: Now) -> bool {
         self.measured.is_none_or(|measured| now.saturating_sub(measured) >= STALE)
@@ -96,6 +105,24 @@ impl ReadSpeed {
     /// Whether reads are in flight and none has ended for `limit`.
     pub fn is_stalled(&self, limit: Duration, now: Now) -> bool {
         self.in_flight > 0 && now.saturating_sub(self.progress) >= limit
+    }
+}
+
+/// Measured time to go over a block in host memory.
+#[derive(Clone, Debug, Default)]
+pub struct HostPace(Average);
+
+impl HostPace {
+    /// Going over so many blocks took this long.
+    pub fn add(&mut self, blocks: usize, took: Duration) {
+        if blocks > 0 {
+            self.0.add(took.as_secs_f64() / blocks as f64, LATENCY_SAMPLES);
+        }
+    }
+
+    /// The time for one block; `None` before any was measured.
+    pub fn block(&self) -> Option<Duration> {
+        (self.0.samples > 0.0).then(|| Duration::from_secs_f64(self.0.mean.min(1e6)))
     }
 }
 
@@ -190,6 +217,23 @@ mod tests {
             }
         }
         speed
+    }
+
+    #[test]
+    fn what_is_in_flight_is_part_of_the_measured_latency() {
+        let mut speed = measured(40, 3);
+        let close = |of: Duration, to: u64| of.abs_diff(ms(to)) < ms(4);
+        let (latency, block) = speed.measured().unwrap();
+        assert!(close(latency, 40) && close(block, 3), "{latency:?} {block:?}");
+        for _ in 0..10 {
+            speed.start(ms(9_000_000));
+        }
+        assert!(close(speed.measured().unwrap().0, 70));
+        assert_eq!(ReadSpeed::default().measured(), None);
+        let mut host = HostPace::default();
+        assert_eq!(host.block(), None);
+        host.add(4, ms(8));
+        assert_eq!(host.block(), Some(ms(2)));
     }
 
     fn load(sources: &[LoadSource], tiers: &[&ReadSpeed], prefill: Duration) -> usize {

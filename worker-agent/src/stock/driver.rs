@@ -2,6 +2,7 @@
 
 use super::request::Rank;
 use super::sink::LifeSink;
+use crate::kv::tiers::TierBoard;
 use crate::metrics::{Outcome, WorkerGauges};
 use crate::request_plane::outbox::Outbox;
 use crate::request_plane::translate;
@@ -55,6 +56,8 @@ impl Cache {
 /// The parts of a rank's load reports.
 pub(crate) struct RankReporting {
     pub(crate) cache: Arc<Mutex<Cache>>,
+    /// What the agent's tiers hold, and the tokens of a block.
+    pub(crate) tiers: Option<(Arc<TierBoard>, u32)>,
     pub(crate) gauges: WorkerGauges,
     /// Shortest time between two reports.
     pub(crate) load_interval: Duration,
@@ -240,6 +243,8 @@ impl Driver {
     fn report_load(&self) {
         let Life::Up(sink) = &*self.life.borrow() else { return };
         let (counts, cache) = (self.rank.tally.counts(), *self.reporting.cache.lock());
+        let tiers = self.reporting.tiers.as_ref();
+        let costs = tiers.map(|(tiers, block_size)| tiers.costs(*block_size));
         let used = (cache.used * f64::from(cache.total_blocks)).round() as u32;
         let load = Load {
             running: counts.running.max(cache.running),
@@ -248,6 +253,7 @@ impl Driver {
             cached_blocks: sink.blocks().saturating_sub(used),
             total_blocks: cache.total_blocks,
             pending_prefill_tokens: counts.pending_prefill_tokens,
+            costs: costs.unwrap_or_default(),
         };
         self.reporting.gauges.set(&load);
         sink.load(load);

@@ -87,7 +87,8 @@ impl StockEngine {
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let gauges = reports.metrics.worker(worker);
         let load_interval = reports.load_interval;
-        let reporting = RankReporting { cache: cache.clone(), gauges, load_interval };
+        let tiers = self.tiers.as_ref().map(|tiers| (tiers.board(), self.block_size));
+        let reporting = RankReporting { cache: cache.clone(), tiers, gauges, load_interval };
         let driver = Driver::new(Arc::new(rank), lives, reporting);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (ending, ended) = oneshot::channel();

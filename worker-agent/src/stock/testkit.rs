@@ -280,7 +280,7 @@ impl Bed {
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let cache = Arc::new(Mutex::new(Cache { total_blocks: 100, ..Cache::default() }));
         let (gauges, load_interval) = (metrics.worker(WORKER), Duration::from_millis(50));
-        let reporting = RankReporting { cache, gauges, load_interval };
+        let reporting = RankReporting { cache, tiers: None, gauges, load_interval };
         let driver = Driver::new(Arc::new(rank), lives, reporting);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));

@@ -63,7 +63,9 @@ impl TierService {
             let (board, metrics) = (noted.clone(), kv_metrics.clone());
             let events = Arc::new(move |event| board.take_event(&event));
             let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
-            open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))
+            let cache = open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))?;
+            noted.opened(&cache);
+            Ok(cache)
         };
         let watched = board.clone();
         let hints: Arc<HintTaker> = Arc::new(move |note, blocks| {
@@ -88,6 +90,11 @@ impl TierService {
     /// Where an engine finds them.
     pub(super) fn place(&self) -> KvTiers {
         self.place.clone()
+    }
+
+    /// The board of what they hold.
+    pub(super) fn board(&self) -> Arc<TierBoard> {
+        self.board.clone()
     }
 
     /// What they hold, for a new life of a rank with blocks of so many tokens.

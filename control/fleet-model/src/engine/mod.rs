@@ -223,6 +223,7 @@ impl Engine {
             cached_blocks: self.pool.cached(),
             total_blocks: self.limits.total_blocks,
             pending_prefill_tokens: self.waiting_tokens + remaining,
+            ..Load::default()
         }
     }
 

@@ -375,6 +375,7 @@ impl<C: Compute> Engine for Scheduler<C> {
             cached_blocks: self.pool.idle() as u32,
             total_blocks: self.options.total_blocks,
             pending_prefill_tokens: (self.waiting.tokens() + remaining) as u64,
+            ..Load::default()
         }
     }
 

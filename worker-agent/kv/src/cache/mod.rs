@@ -26,6 +26,7 @@ use crate::store::{BlockStore, StoreSettings, TierId};
 use crate::tier::Tier;
 use dispatch::{DispatchThread, Dispatcher};
 use shared::{Clock, SharedStore};
+use stator_protos::load::TierCosts;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -75,6 +76,12 @@ impl TieredCache {
     /// The memory, for servers that outlive a borrow.
     pub fn shared_arena(&self) -> Arc<Arena> {
         self.shared.shared_arena()
+    }
+
+    /// Measured costs of loading blocks into host memory, and of going over blocks that are there. How
+    /// fast the engine computes is not known here.
+    pub fn costs(&self) -> TierCosts {
+        self.shared.costs()
     }
 
     /// Forgets all blocks, in host memory and in the tiers.

@@ -3,6 +3,7 @@
 use super::questions::{QuestionKey, Questions};
 use super::settings::{CacheSettings, Progress, ProgressListener};
 use crate::arena::Arena;
+use crate::cost::HostPace;
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
 use crate::store::{Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, TierId};
 use crate::tier::{TierError, TierReport};
@@ -10,6 +11,8 @@ use crate::{Block, Checksum, Now, SlotId};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+use stator_protos::load::{LoadCost, TierCosts};
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +23,9 @@ pub(super) type Clock = Arc<dyn Fn() -> Now + Send + Sync>;
 
 /// Longest time between two looks at the store, so that writes go on that a tier had no room for.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Name of the tier that reads from other agents.
+const PEER_TIER: &str = "peer";
 
 /// Answers to one question that turn out to have spoiled blocks. After that, it finds nothing.
 const SPOILED_ANSWERS_MAX: usize = 8;
@@ -32,7 +38,8 @@ pub(super) struct SharedStore {
     arena: Arc<Arena>,
     /// Blocks that are compared with their checksums at a time; none where they are not compared.
     verify_blocks: Option<usize>,
-    tiers: Vec<&'static str>,
+    tiers: Vec<(&'static str, Medium)>,
+    host_pace: Mutex<HostPace>,
     metrics: KvMetrics,
     clock: Clock,
 }
@@ -98,7 +105,8 @@ impl SharedStore {
             news: Condvar::new(),
             arena,
             verify_blocks: settings.verify_host.then_some(verify_blocks),
-            tiers: settings.tiers.iter().map(|tier| tier.name).collect(),
+            tiers: settings.tiers.iter().map(|tier| (tier.name, tier.settings.medium)).collect(),
+            host_pace: Mutex::default(),
             metrics: settings.metrics.clone(),
             clock,
         }
@@ -362,7 +370,9 @@ impl SharedStore {
             return contents.len();
         }
         let is_spoiled = |of: &&SlotContent| self.arena.checksum(of.slot, of.name) != of.checksum;
+        let start = (self.clock)();
         let good = contents.iter().take_while(|of| !is_spoiled(of)).count();
+        self.host_pace.lock().add(good, (self.clock)().saturating_sub(start));
         // All others, too: the next question should not stumble over one after the other.
         let spoiled: Vec<_> = contents[good..].iter().filter(is_spoiled).collect();
         if !spoiled.is_empty() {
@@ -378,9 +388,34 @@ impl SharedStore {
 
     fn count(&self, work: (TierId, TierWay), took: Duration, error: Option<TierError>) {
         let (tier, way) = work;
-        let tier = self.tiers[usize::from(tier.0)];
+        let (tier, _) = self.tiers[usize::from(tier.0)];
         let bytes = self.arena.block_bytes();
         self.metrics.ended(TierOperation { tier, way, bytes, took }, error);
+    }
+
+    /// Measured costs of loads.
+    pub(super) fn costs(&self) -> TierCosts {
+        let host = self.host_pace.lock().block();
+        let block_ns = |block: Duration| (block.as_nanos() as u64).max(1);
+        let host = host.map(|block| LoadCost { latency_us: 0, block_ns: block_ns(block) });
+        let mut costs = TierCosts {
+            block_bytes: self.arena.block_bytes() as u64,
+            host: host.unwrap_or_default(),
+            ..TierCosts::default()
+        };
+        let state = self.state.lock();
+        for ((name, medium), cost) in self.tiers.iter().zip(state.store.load_costs((self.clock)()))
+        {
+            // Both an object store and other agents are remote.
+            let place = match medium {
+                Medium::Remote if *name == PEER_TIER => &mut costs.peer,
+                Medium::Remote => &mut costs.remote,
+                Medium::Disk => &mut costs.disk,
+                Medium::Host | Medium::Device => continue,
+            };
+            *place = cost.unwrap_or_default();
+        }
+        costs
     }
 
     /// Calls the store, and wakes the thread that carries out what it decides.

@@ -2,6 +2,7 @@
 
 use super::settings::{EngineChange, EngineWatch};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A connected scheduler, of which the watch hears; dropping it tells that the scheduler has gone.
 pub(super) struct Presence {
@@ -21,6 +22,11 @@ impl Presence {
         if !std::mem::replace(&mut self.is_reset, true) {
             (self.watch)(EngineChange::Reset);
         }
+    }
+
+    /// It takes this long to compute a block.
+    pub(super) fn paced(&self, block: Duration) {
+        (self.watch)(EngineChange::Paced { block });
     }
 
     pub(super) fn is_reset(&self) -> bool {

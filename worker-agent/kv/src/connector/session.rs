@@ -146,6 +146,7 @@ impl SchedulerSession {
     pub(super) fn pulse(&mut self, pulse: &ShimPulse) {
         if pulse.prefill_us > 0 {
             self.engine.prefill = Duration::from_micros(pulse.prefill_us.into());
+            self.presence.paced(self.engine.prefill);
         }
         // Other engines may have left room since the last grant.
         self.filler.top_up();

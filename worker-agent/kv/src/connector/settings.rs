@@ -6,6 +6,7 @@ use crate::{Block, BlockForm};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Opens the cache for KV of a form.
 pub type CacheOpener = dyn Fn(BlockForm) -> Result<Arc<TieredCache>, String> + Send + Sync;
@@ -17,6 +18,11 @@ pub enum EngineChange {
     Joined {
         /// Tokens of its blocks.
         block_tokens: u32,
+    },
+    /// A connected scheduler has measured the time in which it computes a block.
+    Paced {
+        /// That time.
+        block: Duration,
     },
     /// The keys of a connected scheduler have another meaning from here on: nothing that is held
     /// counts for it any more. Told once of each connection.

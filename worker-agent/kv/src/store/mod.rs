@@ -38,6 +38,7 @@ pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
 pub use stats::{ErrorCounts, StoreStats, TierStats};
 
+use crate::Now;
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector};
 use index::BlockIndex;
@@ -45,6 +46,7 @@ use load_step::LoadStep;
 use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;
 use slots::HostSlots;
+use stator_protos::load::LoadCost;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tiers::TierState;
@@ -130,6 +132,18 @@ impl BlockStore {
             tiers: tiers.collect(),
             ..self.stats.clone()
         }
+    }
+
+    /// Cost of a load from each tier that begins now, nearest first; `None` where none was measured.
+    pub fn load_costs(&self, now: Now) -> impl Iterator<Item = Option<LoadCost>> {
+        self.tiers.iter().map(move |tier| {
+            if !tier.takes_read(0, now) {
+                return Some(LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 });
+            }
+            let (latency, block) = tier.speed.measured()?;
+            let latency_us = (latency.as_micros() as u64).min(LoadCost::NEVER_US);
+            Some(LoadCost { latency_us, block_ns: (block.as_nanos() as u64).max(1) })
+        })
     }
 
     fn tier(&self, tier: TierId) -> &TierState {

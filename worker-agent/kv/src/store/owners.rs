@@ -118,7 +118,8 @@ impl BlockStore {
         let Some(known) = self.index.learn(block) else { return };
         let block = known.block(block.name);
         let in_slot = known.slot.is_some_and(|slot| self.slots[slot].state == SlotState::Ready);
-        let below = tiers_of(known.tiers).map(|tier| self.tier(tier).settings.medium);
+        let below = tiers_of(known.tiers).map(|tier| &self.tier(tier).settings);
+        let below = below.filter(|tier| tier.is_announced).map(|tier| tier.medium);
         let media: Vec<_> = in_slot.then_some(Medium::Host).into_iter().chain(below).collect();
         let stored = |medium| Action::Event(TierEvent::Stored { block, medium });
         self.actions.extend(media.into_iter().map(stored));

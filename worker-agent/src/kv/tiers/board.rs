@@ -7,20 +7,28 @@ use super::news::{TierChanges, stored_event, told_hash};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_kv::Block;
+use stator_kv::cache::TieredCache;
 use stator_kv::connector::EngineChange;
 use stator_kv::tier::TierEvent;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed};
+use stator_protos::load::TierCosts;
 use stator_signals::events::OuterBlocks;
+use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// What the tiers hold, for all ranks.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct TierBoard(Mutex<BoardState>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct BoardState {
+    /// The tiers, once they are open.
+    cache: Weak<TieredCache>,
+    /// Time in which an engine computes a block; zero as long as it is not known.
+    block_prefill: Duration,
     held: FxHashMap<SequenceHash, HeldBlock>,
     /// Connected schedulers that find what is held.
     readers: usize,
@@ -39,7 +47,6 @@ struct HeldBlock {
 }
 
 /// The board for one life of one rank.
-#[derive(Debug)]
 pub(crate) struct RankBoard {
     board: Arc<TierBoard>,
     /// Tokens of a block as the fleet counts them.
@@ -50,6 +57,24 @@ pub(crate) struct RankBoard {
 }
 
 impl TierBoard {
+    /// Takes note of the tiers, which are open now.
+    pub(crate) fn opened(&self, cache: &Arc<TieredCache>) {
+        self.0.lock().cache = Arc::downgrade(cache);
+    }
+
+    /// Measured costs of blocks of so many tokens; zeros where tiers and engine have others, or
+    /// nothing was measured.
+    pub(crate) fn costs(&self, block_size: u32) -> TierCosts {
+        let state = self.0.lock();
+        let (cache, compute) = (state.cache.upgrade(), state.block_prefill);
+        let is_open = state.is_open() && state.block_tokens == block_size;
+        drop(state);
+        match cache.filter(|_| is_open) {
+            Some(cache) => TierCosts { compute_ns: compute.as_nanos() as u64, ..cache.costs() },
+            None => TierCosts::default(),
+        }
+    }
+
     /// Takes note of what the tiers hold.
     pub(crate) fn take_event(&self, event: &TierEvent) {
         let mut state = self.0.lock();
@@ -73,6 +98,7 @@ impl TierBoard {
                 state.readers += 1;
                 state.block_tokens = block_tokens;
             }
+            EngineChange::Paced { block } => state.block_prefill = block,
             EngineChange::Reset => {
                 state.readers -= 1;
                 state.strangers += 1;
@@ -95,6 +121,12 @@ impl TierBoard {
         state.ranks.retain(|rank| rank.strong_count() > 0);
         state.ranks.push(Arc::downgrade(&rank));
         rank
+    }
+}
+
+impl fmt::Debug for TierBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TierBoard").finish_non_exhaustive()
     }
 }
 

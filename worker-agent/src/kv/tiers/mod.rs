@@ -30,6 +30,7 @@ use stator_kv::Block;
 use stator_kv::cache::TieredCache;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::load::TierCosts;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,6 +124,12 @@ impl WorkerTiers {
     /// Takes note of how long a step took that computed this many tokens of prompts.
     pub(crate) fn measured(&self, prefill_tokens: u32, time: Duration) {
         self.pace.measured(prefill_tokens, time);
+    }
+
+    /// Measured costs of blocks: to compute them, and to load them from the tiers.
+    pub(crate) fn costs(&self) -> TierCosts {
+        let compute_ns = self.pace.block().as_nanos() as u64;
+        TierCosts { compute_ns, ..self.cache.costs() }
     }
 
     /// Forgets all blocks of all tiers, for all workers.
