@@ -104,6 +104,9 @@ pub struct Profile {
     pub fixed_adapters: bool,
     /// Tokens that it computes in one step at most; 0 if unknown.
     pub batch_tokens: u32,
+    /// The agent that lends what its tiers hold to other workers and fetches from theirs, by where it
+    /// does so; `None` where there is none.
+    pub lends: Option<Label>,
 }
 
 /// Demands of a request on its worker's labels. A value of this type is valid.

@@ -177,6 +177,8 @@ pub(crate) struct Inputs {
     pub(crate) block_size: u32,
     /// Blocks of the prompt that the worker holds.
     pub(crate) overlap: Overlap,
+    /// Blocks of prefill that blocks outside its device save.
+    pub(crate) outer_credit: f64,
     /// Prompt tokens that the worker has still to compute for others.
     pub(crate) backlog_tokens: f64,
     /// The least backlog of any worker.
@@ -208,7 +210,8 @@ pub struct Score {
 pub(crate) fn score(weights: &Weights, inputs: &Inputs) -> Score {
     let weights = &weights.0;
     // Most workers hold nothing of a prompt.
-    let credit = if inputs.overlap.blocks() > 0 { credit(weights, inputs) } else { 0.0 };
+    let is_helped = inputs.overlap.blocks() > 0 || inputs.outer_credit > 0.0;
+    let credit = if is_helped { credit(weights, inputs) } else { 0.0 };
     let potential_blocks = inputs.potential_blocks;
     let requests = weights.decode_active_request_weight * inputs.requests;
     let (prefill, decode) = if weights.track_prefill_tokens {
@@ -223,11 +226,8 @@ pub(crate) fn score(weights: &Weights, inputs: &Inputs) -> Score {
 }
 
 fn credit(weights: &WeightSettings, inputs: &Inputs) -> f64 {
-    let on = |medium| f64::from(inputs.overlap.on(medium));
-    weights.overlap_score_credit * decay(weights, inputs) * on(Medium::Device)
-        + weights.host_cache_hit_weight * on(Medium::Host)
-        + weights.disk_cache_hit_weight * on(Medium::Disk)
-        + weights.shared_cache_multiplier * on(Medium::Remote)
+    let on_device = f64::from(inputs.overlap.on(Medium::Device));
+    weights.overlap_score_credit * decay(weights, inputs) * on_device + inputs.outer_credit
 }
 
 fn decay(weights: &WeightSettings, inputs: &Inputs) -> f64 {

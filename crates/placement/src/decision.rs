@@ -2,6 +2,7 @@
 
 use crate::constraint::{Adapter, Constraint, Needs};
 use crate::cost::{Prediction, Score, Weights};
+use crate::reuse::{Holders, PrefixSources};
 use crate::split::{Split, SplitReason};
 use crate::tracker::{BookingId, InFlight};
 use stator_kv_index::{Overlap, Overlaps, Time};
@@ -58,8 +59,13 @@ pub struct Decision {
     pub booking: BookingId,
     /// Leading blocks of the prompt that the worker holds.
     pub overlap_blocks: u32,
-    /// Tokens of the prompt in these blocks.
+    /// Tokens of the prompt that need not be computed, see [`Decision::sources`].
     pub cached_tokens: u32,
+    /// Where the prompt's leading blocks come from at the worker that computes the prompt.
+    pub sources: PrefixSources,
+    /// Other workers that the worker which computes the prompt may fetch leading blocks from. They are
+    /// named also where fetching is predicted to be slower: the worker's agent measures, and decides.
+    pub holders: Holders,
     /// Until when the worker is taken to hold the prompt; `None` where its events are enough.
     pub holds_until: Option<Time>,
     /// Blocks of the prompt that come to it from the worker that computes it; 0 where it is alone.
@@ -92,8 +98,10 @@ pub struct Leg {
     pub booking: BookingId,
     /// Leading blocks of the prompt that the worker holds.
     pub overlap_blocks: u32,
-    /// Tokens of the prompt in these blocks.
+    /// Tokens of the prompt that it need not compute.
     pub cached_tokens: u32,
+    /// Where the prompt's leading blocks come from.
+    pub sources: PrefixSources,
     /// As [`Decision::holds_until`].
     pub holds_until: Option<Time>,
 }
@@ -124,6 +132,8 @@ pub struct Candidate {
     pub worker: WorkerRank,
     /// Blocks of the prompt that it holds.
     pub overlap: Overlap,
+    /// Where the prompt's leading blocks would come from.
+    pub sources: PrefixSources,
     /// Leading blocks of the prompt that requests in flight there use now.
     pub active_blocks: u32,
     /// Load in flight there, booked here or by others.

@@ -1,6 +1,7 @@
 //! The workers that exist, and what each last said of itself.
 
-use crate::constraint::{Adapter, LabelSets, Profile, Role};
+use crate::constraint::{Adapter, Label, LabelSets, Profile, Role};
+use crate::reuse::WorkerLoads;
 use rustc_hash::FxHashMap;
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::load::Load;
@@ -56,6 +57,8 @@ pub(crate) struct Row {
     pub(crate) batch_tokens: u32,
     /// Its labels: a set of [`LabelSets`].
     pub(crate) labels: u32,
+    /// The agent that lends its blocks, and fetches those of others.
+    pub(crate) lends: Option<Label>,
 }
 
 /// Counts of the workers that take new requests.
@@ -72,6 +75,8 @@ pub struct Fleet {
     /// By slot, the role of a worker that takes new requests; `None` for all others.
     open: Vec<Option<Role>>,
     rows: Vec<Row>,
+    /// By slot, measured times of loads: apart, because most decisions do not read them.
+    loads: Vec<WorkerLoads>,
     states: Vec<Option<WorkerState>>,
     free: Vec<u32>,
     /// Slots in order of their workers' identity.
@@ -141,6 +146,11 @@ impl Fleet {
     /// The row of the worker in a slot, which must be taken.
     pub(crate) fn row(&self, slot: u32) -> &Row {
         &self.rows[slot as usize]
+    }
+
+    /// The measured times of the worker in a slot.
+    pub(crate) fn loads(&self, slot: u32) -> &WorkerLoads {
+        &self.loads[slot as usize]
     }
 
     /// The role of the worker in a slot, if it takes new requests.
@@ -216,6 +226,8 @@ impl Fleet {
             self.takers.leave(&state.worker);
         }
         self.open[slot as usize] = None;
+        // Costs of empty slots are computed, too, and then passed over.
+        self.rows[slot as usize].lends = None;
         if let Ok(place) = self.place(worker) {
             self.order.remove(place);
         }
@@ -258,6 +270,7 @@ impl Fleet {
             total_blocks: 0,
             batch_tokens: 0,
             labels: 0,
+            lends: None,
         };
         // Slots are reused, so that tables by slot are no longer than the largest fleet.
         let slot = match self.free.pop() {
@@ -268,6 +281,7 @@ impl Fleet {
             None => {
                 self.open.push(None);
                 self.rows.push(row);
+                self.loads.push(WorkerLoads::default());
                 self.states.push(Some(state));
                 u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 workers")
             }
@@ -283,6 +297,7 @@ impl Fleet {
     fn list(&mut self, slot: u32, profile: Profile) {
         let row = &mut self.rows[slot as usize];
         row.batch_tokens = profile.batch_tokens;
+        row.lends = profile.lends;
         row.labels = self.labels.enter(profile.labels.clone());
         let full =
             profile.max_adapters > 0 && profile.adapters.len() >= profile.max_adapters as usize;
@@ -322,6 +337,8 @@ impl Fleet {
         self.open[slot as usize] = state.worker.accepting.then_some(state.profile.role);
         let reported = state.load.map_or(0, |load| load.total_blocks);
         row.total_blocks = if reported > 0 { reported } else { state.worker.total_blocks };
+        let costs = state.load.map(|load| load.costs).unwrap_or_default();
+        self.loads[slot as usize] = WorkerLoads::new(&costs);
     }
 
     /// Position of a worker in the order, or the position to insert it at.

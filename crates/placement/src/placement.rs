@@ -1,6 +1,7 @@
 //! Ties index, tracker, fleet and cost together: one decision is one call.
 
 mod legs;
+mod reusing;
 mod scoring;
 mod select;
 mod shares;

@@ -14,6 +14,7 @@ pub fn profile(record: &ProfileRecord) -> Profile {
         // Adapters are loaded by operators, never because a request asks for one.
         fixed_adapters: true,
         batch_tokens: record.batch_tokens,
+        lends: record.kv_transfer.as_deref().map(Label::new),
     }
 }
 

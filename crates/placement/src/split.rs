@@ -2,6 +2,7 @@
 
 use crate::constraint::{Level, Topology};
 use crate::cost::{InvalidWeight, InvalidWeights};
+use crate::reuse::LoadTime;
 
 /// Rule for computing a prompt on another worker than the one that answers, in a fleet that has
 /// workers for it.
@@ -108,8 +109,28 @@ const TRANSFER_START_S: f64 = 5e-3;
 /// Source: 16 tokens of Llama 3.1 8B, over one 200 Gb/s network card.
 const TRANSFER_BLOCK_S: f64 = 85e-6;
 
+/// Bytes of a block for which [`TRANSFER_BLOCK_S`] holds.
+const TRANSFER_BLOCK_BYTES: f64 = 2_097_152.0;
+
+/// Time of a transfer between workers before any was seen. Blocks of unknown size count as large.
+pub(crate) fn transfer_time_guess(
+    one: &Topology,
+    other: &Topology,
+    block_bytes: Option<f64>,
+) -> LoadTime {
+    let size = block_bytes.map_or(1.0, |bytes| bytes / TRANSFER_BLOCK_BYTES);
+    let block_s = TRANSFER_BLOCK_S * size * slowness(one, other);
+    LoadTime { latency_s: TRANSFER_START_S, block_s }
+}
+
 /// Seconds that the transfer of `blocks` is taken to take before any was seen.
 pub(crate) fn transfer_guess(one: &Topology, other: &Topology, blocks: f64) -> f64 {
+    let block_s = TRANSFER_BLOCK_S * slowness(one, other);
+    if blocks > 0.0 { TRANSFER_START_S + block_s * blocks } else { 0.0 }
+}
+
+/// Factor by which the way between two workers is slower than within a rack.
+fn slowness(one: &Topology, other: &Topology) -> f64 {
     let slower = match one.shared(other) {
         Some(Level::Host) => 0.25,
         Some(Level::Rack) => 1.0,
@@ -118,8 +139,7 @@ pub(crate) fn transfer_guess(one: &Topology, other: &Topology, blocks: f64) -> f
     };
     // Where nothing is known of either, the network is taken to be good.
     let unknown = *one == Topology::default() || *other == Topology::default();
-    let slower = if unknown { 1.0 } else { slower };
-    if blocks > 0.0 { TRANSFER_START_S + TRANSFER_BLOCK_S * slower * blocks } else { 0.0 }
+    if unknown { 1.0 } else { slower }
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ pub(crate) struct Footprint<'a> {
     /// Prompt tokens that are still to be computed, and tokens of the whole prompt.
     pub(crate) prefill_tokens: u64,
     pub(crate) prompt_tokens: u64,
+    /// Whether blocks of the prompt come from outside the engine: the time to its first token then
+    /// says nothing of how fast the worker computes.
+    pub(crate) loads: bool,
     /// Blocks of output that are expected. If known, the request's own blocks count for less
     /// the nearer its end is.
     pub(crate) expected_output_blocks: Option<u32>,
@@ -52,6 +55,7 @@ struct Booking {
     expected_output_blocks: Option<u32>,
     prefill_tokens: u64,
     prompt_tokens: u64,
+    loads: bool,
     until: Time,
     /// Prompt work ahead of its first token when it was booked, its own prompt included.
     ahead: Work,
@@ -144,6 +148,7 @@ impl Tracker {
             expected_output_blocks: footprint.expected_output_blocks,
             prefill_tokens: footprint.prefill_tokens,
             prompt_tokens: footprint.prompt_tokens,
+            loads: footprint.loads,
             until: now.after(self.lease),
             ahead: Work::default(),
             booked_at: now,
@@ -168,7 +173,7 @@ impl Tracker {
     pub(crate) fn prefill_done(&mut self, id: BookingId, now: Time, learner: &mut Learner) -> bool {
         let Some(booking) = self.bookings.get(&id) else { return false };
         let (slot, computed) = (booking.slot, booking.work());
-        if computed.tokens > 0.0 {
+        if computed.tokens > 0.0 && !booking.loads {
             let seconds = seconds_between(booking.booked_at, now);
             learner.first_token(slot, FirstToken { work: booking.ahead, seconds });
         }

@@ -5,7 +5,7 @@ use super::workers::{BookedWorkers, PoolWorkers};
 use stator_fleet::AgentClient;
 use stator_placement::Decision;
 use stator_protos::WorkerRank;
-use stator_protos::worker::PrefillPeer;
+use stator_protos::worker::{KvHolder, PrefillPeer};
 use stator_queue::FlowId;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ pub(crate) struct Place {
     client: Arc<AgentClient>,
     /// Client of the worker that computes the prompt, if that is another.
     prefill: Option<Arc<AgentClient>>,
+    holders: Vec<KvHolder>,
     no_split: Option<NoSplitReason>,
     pub(crate) payer: Option<Payer>,
 }
@@ -49,8 +50,8 @@ impl Place {
         gate: Arc<dyn PoolGate>,
         booked: BookedWorkers,
     ) -> Self {
-        let BookedWorkers { decision, client, prefill, no_split } = booked;
-        Self { workers, gate, decision, client, prefill, no_split, payer: None }
+        let BookedWorkers { decision, client, prefill, holders, no_split } = booked;
+        Self { workers, gate, decision, client, prefill, holders, no_split, payer: None }
     }
 
     /// The worker.
@@ -77,6 +78,11 @@ impl Place {
             rank: leg.worker.rank.into(),
             handover_json: client.profile().handover.clone()?,
         })
+    }
+
+    /// Agents from which the worker's agent may fetch leading blocks of the prompt.
+    pub(crate) fn holders(&self) -> &[KvHolder] {
+        &self.holders
     }
 
     /// Why the worker computes the prompt itself, in a pool where others could do so.

@@ -96,6 +96,7 @@ pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
         traceparent: plan.traceparent.clone().unwrap_or_default(),
         tracestate: plan.tracestate.clone().unwrap_or_default(),
         prefill: place.prefill_peer(),
+        kv_holders: place.holders().to_vec(),
         priority: plan.steering.priority,
         ..Submit::default()
     }

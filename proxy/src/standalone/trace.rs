@@ -59,6 +59,7 @@ pub(crate) fn picked(work: &Stages, decision: &Decision) {
     let attributes = vec![
         KeyValue::new("stator.reason", format!("{:?}", decision.reason)),
         KeyValue::new("stator.cached_tokens", i64::from(decision.cached_tokens)),
+        KeyValue::new("stator.prefix", decision.sources.to_string()),
         KeyValue::new("stator.costs", costs.join(" ")),
     ];
     work.event("picked", attributes);

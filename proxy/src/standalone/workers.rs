@@ -12,6 +12,7 @@ use stator_placement::{
 };
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
+use stator_protos::worker::KvHolder;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ pub(crate) struct BookedWorkers {
     pub(crate) client: Arc<AgentClient>,
     /// Client of the worker that computes the prompt, if that is another.
     pub(crate) prefill: Option<Arc<AgentClient>>,
+    /// Agents that lend the worker's agent leading blocks of the prompt.
+    pub(crate) holders: Vec<KvHolder>,
     pub(crate) no_split: Option<NoSplitReason>,
 }
 
@@ -97,6 +100,11 @@ impl PoolWorkers {
         };
         let prefill = decision.prefill.as_ref();
         let prefill = prefill.and_then(|leg| state.client(leg.worker).cloned());
+        let holders = decision.holders.iter().filter_map(|holder| {
+            let address = state.client(holder.worker)?.profile().kv_transfer.clone()?;
+            Some(KvHolder { address, blocks: holder.blocks })
+        });
+        let holders = holders.collect();
         let no_split = if prefill.is_none() { state.no_split(decision.split) } else { None };
         drop(state);
         if logged {
@@ -104,7 +112,7 @@ impl PoolWorkers {
         }
         self.blocks.sent(&decision, sequence);
         self.tell(&decision, sequence, request.session);
-        Ok(BookedWorkers { decision, client, prefill, no_split })
+        Ok(BookedWorkers { decision, client, prefill, holders, no_split })
     }
 
     /// Gives back what was booked for a request.
@@ -327,14 +335,16 @@ impl PoolWorkers {
 
 /// Says why a request goes where it does, a line for each worker that could have had it.
 fn explained(model: &str, decision: &Decision) {
-    let Decision { worker, reason, split, .. } = decision;
+    let Decision { worker, reason, split, sources: prefix, .. } = decision;
     let prefill = decision.prefill.as_ref().map(|leg| leg.worker.to_string());
-    tracing::debug!(target: DECISIONS, model, %worker, ?reason, ?prefill, ?split, "placed");
+    tracing::debug!(target: DECISIONS, model, %worker, ?reason, ?prefill, ?split, %prefix, "placed");
     for candidate in &decision.candidates {
-        let Candidate { worker, overlap, active_blocks, in_flight, score, predicted } = candidate;
+        let Candidate { worker, sources: prefix, active_blocks, in_flight, score, .. } = candidate;
+        let Candidate { overlap, predicted, .. } = candidate;
         tracing::debug!(
             target: DECISIONS,
-            model, %worker, ?overlap, active_blocks, ?in_flight, ?score, ?predicted, "candidate"
+            model, %worker, %prefix, ?overlap, active_blocks, ?in_flight, ?score, ?predicted,
+            "candidate"
         );
     }
 }

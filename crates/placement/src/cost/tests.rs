@@ -1,6 +1,14 @@
 use super::*;
 use proptest::{collection::vec, prelude::*};
 
+/// What blocks outside the device save by their weights.
+fn by_weights(weights: &WeightSettings, [_, host, disk, remote]: [u32; 4]) -> f64 {
+    let WeightSettings { host_cache_hit_weight, disk_cache_hit_weight, .. } = *weights;
+    host_cache_hit_weight * f64::from(host)
+        + disk_cache_hit_weight * f64::from(disk)
+        + weights.shared_cache_multiplier * f64::from(remote)
+}
+
 /// A prompt of 160 tokens in 10 blocks; 2 blocks in use elsewhere.
 fn inputs(by_medium: [u32; 4], backlog_tokens: u64) -> Inputs {
     let backlog_tokens = backlog_tokens as f64;
@@ -9,6 +17,7 @@ fn inputs(by_medium: [u32; 4], backlog_tokens: u64) -> Inputs {
         prompt_blocks: 10,
         block_size: 16,
         overlap: Overlap::new(by_medium),
+        outer_credit: by_weights(&DEFAULT(), by_medium),
         backlog_tokens,
         least_backlog_tokens: 0.0,
         potential_blocks: 12.0,
@@ -57,6 +66,14 @@ fn credit_decays_with_the_backlog_beyond_the_least() {
     check(settings, inputs([4, 2, 0, 0], 160), 20.0 - 2.0 - 1.5 + 12.0);
     let level = Inputs { least_backlog_tokens: 160.0, ..inputs([4, 2, 0, 0], 160) };
     check(settings, level, 20.0 - 4.0 - 1.5 + 12.0);
+}
+
+#[test]
+fn what_was_measured_counts_in_place_of_weights() {
+    let measured = Inputs { outer_credit: 1.25, ..inputs([4, 2, 1, 0], 0) };
+    check(DEFAULT(), measured, 10.0 - 4.0 - 1.25 + 12.0);
+    let lent = Inputs { outer_credit: 3.0, ..inputs([0; 4], 0) };
+    check(DEFAULT(), lent, 10.0 - 3.0 + 12.0);
 }
 
 #[test]
@@ -159,10 +176,11 @@ proptest! {
         }).unwrap();
         let (least_backlog_tokens, potential_blocks) =
             (least_backlog_tokens as f64, potential_blocks as f64);
-        let base = Inputs { least_backlog_tokens, potential_blocks, ..inputs(by_medium, backlog_tokens) };
+        let outer_credit = by_weights(weights.settings(), by_medium);
+        let base = Inputs { outer_credit, least_backlog_tokens, potential_blocks, ..inputs(by_medium, backlog_tokens) };
         let score_of = |inputs: &Inputs| score(&weights, inputs);
         prop_assert!(score_of(&base).total.is_finite());
-        let none = Inputs { overlap: Overlap::default(), ..base };
+        let none = Inputs { overlap: Overlap::default(), outer_credit: 0.0, ..base };
         prop_assert!(score_of(&base).total <= score_of(&none).total);
     }
 

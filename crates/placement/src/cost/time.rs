@@ -132,6 +132,9 @@ pub(crate) struct TimeInputs {
     pub(crate) mean_requests: f64,
     /// Seconds until what another worker computed is here.
     pub(crate) transfer_s: f64,
+    /// Seconds until what is loaded of the prompt is here. It comes while the request waits for its
+    /// turn.
+    pub(crate) load_s: f64,
 }
 
 /// The cost of one choice: how much longer requests wait because of it.
@@ -150,7 +153,7 @@ pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, 
     let answers = output_tokens > 0.0;
     let step = if answers { speed.step(requests + 1.0, blocks + new_blocks) } else { 0.0 };
     let own = inputs.own_s;
-    let queue = if own > 0.0 { inputs.queue_s } else { 0.0 };
+    let queue = if own > 0.0 { inputs.queue_s.max(inputs.load_s) } else { 0.0 };
     // Engines keep a block for each that runs, lest it runs out in the middle of an answer.
     let lacking = blocks + new_blocks + requests - inputs.total_blocks;
     let room = match inputs.total_blocks > 0.0 && lacking > 0.0 {
@@ -218,6 +221,15 @@ mod tests {
         // Each has the 10 ms of its queue.
         let ((whole, _), (one, one_ms), (other, other_ms)) = (wait(0.41), wait(0.1), wait(0.3));
         assert!((one + other + joint_wait(&weights, one_ms, other_ms) - whole).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_loaded_comes_while_the_request_waits() {
+        let asked = TimeInputs { own_s: 0.1, ..inputs() };
+        let ttft =
+            |load_s| time_score(&TimeWeights::default(), &TimeInputs { load_s, ..asked }).1.ttft_ms;
+        assert_eq!(ttft(0.009), ttft(0.0));
+        assert!((ttft(0.03) - 130.0).abs() < 1e-9);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, PlacementRequest, Reason};
 use crate::mode::Mode;
 use crate::random::Random;
+use crate::reuse::Holders;
 use crate::sessions::Affinity;
 use crate::split::{Split, SplitReason, UncachedThreshold};
 use crate::tracker::{BookingId, Footprint};
@@ -130,8 +131,8 @@ impl Placement {
         at: WorkerChoice,
         threshold: UncachedThreshold,
     ) -> bool {
-        let overlap = self.scratch.shares.of(at.slot).overlap;
-        let uncached = request.prompt_tokens - self.cached_tokens(request, overlap);
+        let sources = self.sources(request, Stage::Whole, at.slot);
+        let uncached = request.prompt_tokens - self.cached_tokens(request, sources.blocks());
         threshold.reached(uncached, request.prompt_tokens)
     }
 
@@ -210,8 +211,9 @@ impl Placement {
             Some(pair) => Stage::Decode { prefill: pair.prefill.slot },
             None => Stage::Whole,
         };
-        let Leg { worker, booking, overlap_blocks, cached_tokens, holds_until } =
+        let Leg { worker, booking, overlap_blocks, cached_tokens, sources, holds_until } =
             self.leg(request, answers.slot, stage);
+        let sources = prefill.map_or(sources, |leg| leg.sources);
         if let (Some(key), Some(settings)) = (request.session, &self.settings.sessions) {
             self.sessions.bind(key, worker, self.now, settings);
         }
@@ -222,6 +224,12 @@ impl Placement {
             booking,
             overlap_blocks,
             cached_tokens,
+            sources,
+            holders: if pair.is_none() {
+                self.holders(answers.slot, &sources)
+            } else {
+                Holders::new()
+            },
             holds_until,
             moved_blocks: pair
                 .map_or(0, |_| self.prompt_blocks(request).saturating_sub(overlap_blocks)),
@@ -261,9 +269,12 @@ impl Placement {
         let worker = self.fleet.row(slot).worker;
         if stage == Stage::Encode {
             let booking = self.book_at(slot, Footprint::default());
-            return Leg { worker, booking, overlap_blocks: 0, cached_tokens: 0, holds_until: None };
+            let (sources, holds_until) = Default::default();
+            let (overlap_blocks, cached_tokens) = (0, 0);
+            return Leg { worker, booking, overlap_blocks, cached_tokens, sources, holds_until };
         }
-        let cached_tokens = self.cached_tokens(request, overlap);
+        let sources = self.sources(request, stage, slot);
+        let cached_tokens = self.cached_tokens(request, sources.blocks());
         let weights = request.weights.unwrap_or(&self.settings.weights).settings();
         let shared = if weights.assume_kv_reuse { request.sequence } else { &[] };
         let block_size = self.settings.block_size.get();
@@ -274,6 +285,7 @@ impl Placement {
             own_blocks: self.prompt_blocks(request).saturating_sub(length(shared)),
             prefill_tokens: if stage.computes() { uncached_tokens } else { 0 },
             prompt_tokens: request.prompt_tokens.into(),
+            loads: sources.loads(),
             expected_output_blocks: expected.map(|tokens| tokens.div_ceil(block_size)),
         };
         let booking = self.book_at(slot, footprint);
@@ -282,7 +294,8 @@ impl Placement {
         if let (Some(until), None) = (holds_until, request.overlaps) {
             self.blocks.predict(worker, request.sequence, until);
         }
-        Leg { worker, booking, overlap_blocks: overlap.blocks(), cached_tokens, holds_until }
+        let overlap_blocks = overlap.blocks();
+        Leg { worker, booking, overlap_blocks, cached_tokens, sources, holds_until }
     }
 
     fn book_at(&mut self, slot: u32, footprint: Footprint<'_>) -> BookingId {

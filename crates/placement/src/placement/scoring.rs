@@ -4,18 +4,15 @@ use super::Placement;
 use super::shares::PromptShare;
 use super::stage::Stage;
 use crate::constraint::{Level, preference};
-use crate::cost::{
-    CostModel, Inputs, Prediction, Score, TimeInputs, WeightSettings, Weights, score, time_score,
-};
+use crate::cost::{CostModel, Inputs, Prediction, Score, TimeInputs, Weights, score, time_score};
 use crate::decision::{Candidate, PlacementRequest};
 use crate::learn::Speed;
+use crate::reuse::BestHolder;
 use crate::sessions::Affinity;
 use crate::split::transfer_guess;
 use crate::tracker::Sums;
-use crate::work::Work;
 use stator_kv_index::Overlap;
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::Medium;
 
 /// Tokens that an answer is taken to have before one has ended.
 const OUTPUT_TOKENS: f64 = 256.0;
@@ -23,17 +20,19 @@ const OUTPUT_TOKENS: f64 = 256.0;
 const ADAPTER_WEIGHT: f64 = 1.0;
 
 /// Terms of the cost that all workers share in one stage of a request.
-struct Terms {
-    stage: Stage,
-    timed: bool,
-    weights: Weights,
-    prompt_tokens: u32,
-    prompt_blocks: u32,
+pub(super) struct Terms {
+    pub(super) stage: Stage,
+    pub(super) timed: bool,
+    pub(super) weights: Weights,
+    pub(super) prompt_tokens: u32,
+    pub(super) prompt_blocks: u32,
+    /// The worker that lends most of the prompt.
+    pub(super) lender: Option<BestHolder>,
     output_tokens: f64,
     arrivals_per_s: f64,
     mean_requests: f64,
     least_backlog_tokens: f64,
-    fleet_speed: Speed,
+    pub(super) fleet_speed: Speed,
     now_s: f64,
     /// The worker of the request's session, and what it weighs that it is.
     bound: Option<(u32, f64)>,
@@ -112,6 +111,7 @@ impl Placement {
             Candidate {
                 worker: self.fleet.row(slot).worker,
                 overlap,
+                sources: self.reuse(&terms, slot, overlap).sources,
                 active_blocks,
                 in_flight: self.tracker.loads().total(slot),
                 score: self.cost(request, &terms, slot),
@@ -143,10 +143,10 @@ impl Placement {
         }
     }
 
-    /// Tokens of the prompt that the worker holds.
-    pub(super) fn cached_tokens(&self, request: &PlacementRequest<'_>, overlap: Overlap) -> u32 {
+    /// Tokens of the prompt in its first blocks.
+    pub(super) fn cached_tokens(&self, request: &PlacementRequest<'_>, blocks: u32) -> u32 {
         let block_size = self.settings.block_size.get();
-        overlap.blocks().saturating_mul(block_size).min(request.prompt_tokens)
+        blocks.saturating_mul(block_size).min(request.prompt_tokens)
     }
 
     /// Blocks of the prompt, complete or not.
@@ -155,7 +155,7 @@ impl Placement {
         by_tokens.max(length(request.sequence))
     }
 
-    fn terms(&self, request: &PlacementRequest<'_>, stage: Stage) -> Terms {
+    pub(super) fn terms(&self, request: &PlacementRequest<'_>, stage: Stage) -> Terms {
         let weights = *request.weights.unwrap_or(&self.settings.weights);
         let weights = match stage {
             // The prompt is computed elsewhere: nothing of it is to be saved here.
@@ -184,6 +184,8 @@ impl Placement {
             weights,
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: self.prompt_blocks(request),
+            // Only the agent of a worker that answers, too, is told who lends.
+            lender: if stage == Stage::Whole { self.best_holder() } else { None },
             output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
             // Of what comes to other replicas nothing is heard: as much as is in flight from them.
             arrivals_per_s: self.learner.arrivals_per_s() * loads.everybody()
@@ -214,7 +216,7 @@ impl Placement {
     fn bare_cost(&self, terms: &Terms, slot: u32, sums: &Sums, share: PromptShare) -> Score {
         match terms.timed {
             true => self.timed(terms, slot, sums, share).0,
-            false => self.in_blocks(terms, sums, share),
+            false => self.in_blocks(terms, slot, sums, share),
         }
     }
 
@@ -225,7 +227,7 @@ impl Placement {
     }
 
     #[inline]
-    fn in_blocks(&self, terms: &Terms, sums: &Sums, share: PromptShare) -> Score {
+    fn in_blocks(&self, terms: &Terms, slot: u32, sums: &Sums, share: PromptShare) -> Score {
         let answers = terms.stage.answers();
         let new_blocks = f64::from(self.new_blocks(terms, share));
         let inputs = Inputs {
@@ -233,6 +235,7 @@ impl Placement {
             prompt_blocks: terms.prompt_blocks,
             block_size: self.settings.block_size.get(),
             overlap: if terms.stage.computes() { share.overlap } else { Overlap::default() },
+            outer_credit: self.outer_credit(terms, slot, share.overlap),
             backlog_tokens: sums.prefill_tokens,
             least_backlog_tokens: terms.least_backlog_tokens,
             potential_blocks: if answers { sums.blocks + new_blocks } else { 0.0 },
@@ -250,15 +253,15 @@ impl Placement {
         share: PromptShare,
     ) -> (Score, Prediction) {
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
-        let (own_s, transfer_s) = match terms.stage {
+        let (own_s, transfer_s, load_s) = match terms.stage {
             Stage::Decode { prefill } => {
                 // The other worker computes the prompt: only its KV takes time here.
                 let blocks = terms.prompt_blocks.saturating_sub(share.overlap.blocks());
-                (0.0, self.transfer_s(prefill, slot, f64::from(blocks)))
+                (0.0, self.transfer_s(prefill, slot, f64::from(blocks)), 0.0)
             }
             _ => {
-                let uncached = self.uncached_tokens(terms, share.overlap);
-                (speed.work(Work::of(uncached, terms.prompt_tokens.into())), 0.0)
+                let plan = self.timed_reuse(terms, slot, share.overlap, &speed);
+                (self.compute_s(terms, plan.saved, &speed), 0.0, plan.load_s)
             }
         };
         let inputs = TimeInputs {
@@ -273,6 +276,7 @@ impl Placement {
             arrivals_per_s: terms.arrivals_per_s,
             mean_requests: terms.mean_requests,
             transfer_s,
+            load_s,
         };
         time_score(&self.settings.time_weights, &inputs)
     }
@@ -281,18 +285,6 @@ impl Placement {
     fn new_blocks(&self, terms: &Terms, share: PromptShare) -> u32 {
         let reuse = terms.weights.settings().assume_kv_reuse;
         terms.prompt_blocks.saturating_sub(if reuse { share.active_blocks } else { 0 })
-    }
-
-    /// Prompt tokens that are left to compute, where what is farther than the device saves its
-    /// weight of them. At least one: the last is always computed.
-    fn uncached_tokens(&self, terms: &Terms, overlap: Overlap) -> f64 {
-        let weights: &WeightSettings = terms.weights.settings();
-        let saved = f64::from(overlap.on(Medium::Device))
-            + weights.host_cache_hit_weight * f64::from(overlap.on(Medium::Host))
-            + weights.disk_cache_hit_weight * f64::from(overlap.on(Medium::Disk))
-            + weights.shared_cache_multiplier * f64::from(overlap.on(Medium::Remote));
-        let saved_tokens = saved * f64::from(self.settings.block_size.get());
-        (f64::from(terms.prompt_tokens) - saved_tokens).max(1.0)
     }
 
     /// Seconds until blocks that one worker computed are at another.

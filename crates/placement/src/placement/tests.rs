@@ -14,6 +14,7 @@ mod constraints;
 mod halves;
 mod hostile;
 mod replicas;
+mod reusing;
 mod splitting;
 mod surveying;
 mod timing;

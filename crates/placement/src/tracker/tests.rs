@@ -188,6 +188,7 @@ fn step(tracker: &mut Tracked, running: &mut Vec<RunningPrefixes>, random: &mut 
                 own_blocks,
                 prefill_tokens,
                 prompt_tokens: 100,
+                loads: false,
                 expected_output_blocks: None,
             };
             let id = tracker.book(worker, footprint, now);

@@ -4,6 +4,7 @@ mod absence;
 mod bounds;
 mod doubts;
 mod gaps;
+mod holders;
 mod lives;
 mod parts;
 mod replicas;

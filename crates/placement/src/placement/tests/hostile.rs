@@ -3,6 +3,7 @@
 
 use super::*;
 use stator_protos::kv_event::Removed;
+use stator_protos::load::{LoadCost, TierCosts};
 
 #[test]
 fn an_empty_fleet_refuses_everything_and_books_nothing() {
@@ -45,6 +46,7 @@ fn blocks_of_no_tokens_are_refused() {
 #[test]
 fn reports_that_cannot_be_are_contained() {
     let mut placement = in_mode(Mode::Kv, 2);
+    const COST: LoadCost = LoadCost { latency_us: u64::MAX, block_ns: u64::MAX };
     let most = Load {
         running: u32::MAX,
         waiting: u32::MAX,
@@ -52,6 +54,14 @@ fn reports_that_cannot_be_are_contained() {
         cached_blocks: u32::MAX,
         total_blocks: 0,
         pending_prefill_tokens: u64::MAX,
+        costs: TierCosts {
+            block_bytes: u64::MAX,
+            compute_ns: u64::MAX,
+            host: COST,
+            disk: COST,
+            remote: COST,
+            peer: COST,
+        },
     };
     for _ in 0..3 {
         assert!(placement.report_load(rank(0), LIFE, most));

@@ -1,0 +1,169 @@
+//! Where the blocks of a prompt come from at each worker, and who lends them.
+
+use super::Placement;
+use super::scoring::Terms;
+use super::stage::Stage;
+use crate::cost::WeightSettings;
+use crate::decision::PlacementRequest;
+use crate::learn::Speed;
+use crate::reuse::{
+    BestHolder, Holder, Holders, Loan, PrefixSources, ReuseInputs, ReusePlan, WorkerLoads, lendable,
+};
+use crate::split::transfer_time_guess;
+use crate::work::Work;
+use stator_kv_index::Overlap;
+use stator_protos::kv_event::Medium;
+use stator_protos::worker::KV_HOLDERS_MAX;
+
+/// Times of a worker of which nothing was measured.
+const UNMEASURED: WorkerLoads =
+    WorkerLoads { by_medium: [None; 4], peer: None, compute_s: None, block_bytes: None };
+
+impl Placement {
+    /// Where the prompt's leading blocks come from at a worker that takes this part of the request.
+    pub(super) fn sources(
+        &self,
+        request: &PlacementRequest<'_>,
+        stage: Stage,
+        slot: u32,
+    ) -> PrefixSources {
+        let overlap = self.scratch.shares.of(slot).overlap;
+        if !stage.computes() {
+            return PrefixSources { own: overlap, ..PrefixSources::default() };
+        }
+        self.reuse(&self.terms(request, stage), slot, overlap).sources
+    }
+
+    /// The plan for a worker that computes the prompt.
+    pub(super) fn reuse(&self, terms: &Terms, slot: u32, overlap: Overlap) -> ReusePlan {
+        if terms.timed {
+            let speed = self.learner.speed_of(slot, &terms.fleet_speed);
+            return self.timed_reuse(terms, slot, overlap, &speed);
+        }
+        let plan = self.reuse_in_blocks(terms, slot, overlap);
+        plan.map_or_else(|| ReusePlan::device(overlap), |(plan, _)| plan)
+    }
+
+    /// The plan by learnt times of prompts.
+    #[inline]
+    pub(super) fn timed_reuse(
+        &self,
+        terms: &Terms,
+        slot: u32,
+        overlap: Overlap,
+        speed: &Speed,
+    ) -> ReusePlan {
+        let loan = self.loan(terms, slot, overlap);
+        if loan.is_none() && overlap.blocks() == overlap.on(Medium::Device) {
+            return ReusePlan::device(overlap);
+        }
+        let (loads, weights) = (self.fleet.loads(slot), weights(terms));
+        let inputs = ReuseInputs { overlap, loads, weights, loan };
+        ReusePlan::best(&inputs, |saved| self.compute_s(terms, saved, speed))
+    }
+
+    /// Blocks of prefill that blocks outside a worker's device save.
+    #[inline]
+    pub(super) fn outer_credit(&self, terms: &Terms, slot: u32, overlap: Overlap) -> f64 {
+        self.reuse_in_blocks(terms, slot, overlap).map_or(0.0, |(plan, load_blocks)| {
+            plan.saved - f64::from(overlap.on(Medium::Device)) - load_blocks
+        })
+    }
+
+    /// The plan by the time in which the worker's engine computes a block, and the blocks that it would
+    /// compute while it loads; by weights alone where that time was not measured. `None` where there is
+    /// nothing to load.
+    #[inline]
+    fn reuse_in_blocks(
+        &self,
+        terms: &Terms,
+        slot: u32,
+        overlap: Overlap,
+    ) -> Option<(ReusePlan, f64)> {
+        if !terms.stage.computes() {
+            return None;
+        }
+        let loan = self.loan(terms, slot, overlap);
+        if loan.is_none() && overlap.blocks() == overlap.on(Medium::Device) {
+            return None;
+        }
+        let (loads, weights) = (self.fleet.loads(slot), weights(terms));
+        let blocks = f64::from(terms.prompt_blocks);
+        let Some(compute_s) = loads.compute_s else {
+            let (loads, loan) = (&UNMEASURED, loan.map(|loan| Loan { time: None, ..loan }));
+            let inputs = ReuseInputs { overlap, loads, weights, loan };
+            return Some((ReusePlan::best(&inputs, |saved| blocks - saved), 0.0));
+        };
+        let inputs = ReuseInputs { overlap, loads, weights, loan };
+        let plan = ReusePlan::best(&inputs, |saved| (blocks - saved).max(0.0) * compute_s);
+        Some((plan, plan.load_s / compute_s))
+    }
+
+    /// Seconds to compute a prompt of which so many blocks need not be. At least one token: the last is
+    /// always computed.
+    #[inline]
+    pub(super) fn compute_s(&self, terms: &Terms, saved: f64, speed: &Speed) -> f64 {
+        let tokens = f64::from(terms.prompt_tokens);
+        let saved_tokens = saved * f64::from(self.settings.block_size.get());
+        speed.work(Work::of((tokens - saved_tokens).max(1.0), tokens))
+    }
+
+    /// What the best holder lends to a worker, if that is more than the worker has on its device.
+    #[inline]
+    fn loan(&self, terms: &Terms, slot: u32, overlap: Overlap) -> Option<Loan> {
+        let BestHolder { slot: holding, holder, lends } = terms.lender?;
+        // Workers of one agent share its tiers.
+        let fetches = self.fleet.row(slot).lends.is_some_and(|own| own != lends);
+        if !fetches || holder.blocks <= overlap.on(Medium::Device) {
+            return None;
+        }
+        let loads = self.fleet.loads(slot);
+        let time = loads.peer.unwrap_or_else(|| {
+            let [one, other] = [holding, slot].map(|slot| &self.fleet.state(slot).profile.topology);
+            transfer_time_guess(one, other, loads.block_bytes)
+        });
+        Some(Loan { worker: holder.worker, blocks: holder.blocks, time: Some(time) })
+    }
+
+    /// The worker that lends most of the prompt.
+    pub(super) fn best_holder(&self) -> Option<BestHolder> {
+        self.lenders().reduce(|best, other| {
+            // Of equal ones always the same, in whatever order they were found.
+            let key = |of: &BestHolder| (of.holder.blocks, std::cmp::Reverse(of.holder.worker));
+            if key(&other) > key(&best) { other } else { best }
+        })
+    }
+
+    /// Workers from which the one in `slot` may fetch blocks beyond those that it has itself: of each
+    /// agent one.
+    pub(super) fn holders(&self, slot: u32, sources: &PrefixSources) -> Holders {
+        let mut holders = Holders::new();
+        let Some(own) = self.fleet.row(slot).lends else { return holders };
+        let mut agents = [own; KV_HOLDERS_MAX + 1];
+        while let Some(next) = self
+            .lenders()
+            .filter(|of| of.holder.blocks > sources.own.blocks() && !agents.contains(&of.lends))
+            .max_by_key(|of| (of.holder.blocks, std::cmp::Reverse(of.holder.worker)))
+            .filter(|_| !holders.is_full())
+        {
+            holders.push(next.holder);
+            agents[holders.len()] = next.lends;
+        }
+        holders
+    }
+
+    fn lenders(&self) -> impl Iterator<Item = BestHolder> {
+        self.scratch.shares.slots().filter_map(|slot| {
+            let row = self.fleet.row(slot);
+            let blocks = lendable(self.scratch.shares.of(slot).overlap);
+            let holder = Holder { worker: row.worker, blocks };
+            (blocks > 0).then_some(BestHolder { slot, holder, lends: row.lends? })
+        })
+    }
+}
+
+fn weights(terms: &Terms) -> [f64; Medium::ALL.len()] {
+    let weights: &WeightSettings = terms.weights.settings();
+    let WeightSettings { host_cache_hit_weight: host, disk_cache_hit_weight: disk, .. } = *weights;
+    [1.0, host, disk, weights.shared_cache_multiplier]
+}
