@@ -202,6 +202,7 @@ fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString
         flags.extend(["--kv-disk-dir".into(), disk.dir.join(agent_id(number)).into()]);
     }
     flags.extend(tiers.object.iter().map(|url| format!("--kv-object={url}").into()));
+    flags.extend(tiers.nixl.iter().flat_map(|file| ["--kv-nixl".into(), file.into()]));
     flags
 }
 
@@ -302,8 +303,13 @@ mod tests {
         let (home, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = disk.path().join("kv");
         let settings = KvDiskSettings { dir: dir.clone(), bytes: 1 };
-        let tiers =
-            KvTierSettings { host_bytes: 1, disk: Some(settings), object: None, socket_dir: None };
+        let tiers = KvTierSettings {
+            host_bytes: 1,
+            disk: Some(settings),
+            object: None,
+            nixl: None,
+            socket_dir: None,
+        };
         let secret = |tiers| std::fs::read(secret_file(home.path(), tiers).unwrap()).unwrap();
         let first = secret(Some(&tiers));
         assert_eq!(first, secret(Some(&tiers)));
@@ -319,6 +325,7 @@ mod tests {
             host_bytes: 1_500_000_000,
             disk: Some(disk),
             object,
+            nixl: Some("/lib/nixl.so".into()),
             socket_dir: None,
         };
         assert_eq!(
@@ -328,7 +335,9 @@ mod tests {
                 "--kv-disk-gb=3",
                 "--kv-disk-dir",
                 "/var/kv/agent-1",
-                "--kv-object=s3://b/p"
+                "--kv-object=s3://b/p",
+                "--kv-nixl",
+                "/lib/nixl.so"
             ]
         );
     }

@@ -30,6 +30,8 @@ const BLOCKS: u32 = 18;
 const CACHED: u32 = 288;
 /// Bytes from a holder after which a connection fails: some blocks of 32 KiB, and not all.
 const MIDDLE: usize = 100_000;
+/// Prompts within which NIXL has found the way.
+const NIXL_ROUNDS_MAX: u32 = 60;
 
 /// An agent with host memory for KV.
 struct Peer {
@@ -226,6 +228,33 @@ async fn a_prompt_that_another_agent_has_computed_is_read_from_its_host_memory()
     assert_eq!(second.media().await, [Medium::Device; BLOCKS as usize + 1]);
     let mut third = Peer::begin(home, "third", &[&secret]).await;
     assert_eq!(third.ask(&prompt, &[second.address()]).await, (expected, CACHED));
+}
+
+#[tokio::test]
+async fn host_memory_of_another_agent_is_read_by_nixl() {
+    let Some(library) = std::env::var_os("STATOR_TEST_NIXL") else {
+        println!("skipped: STATOR_TEST_NIXL names no NIXL library");
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let nixl = format!("--kv-nixl={}", library.display());
+    let flags = [&*secret(home, "our"), &nixl];
+    let mut holder = Peer::begin(home, "holder", &flags).await;
+    let mut reader = Peer::begin(home, "reader", &flags).await;
+    let bytes = async |peer: &Peer| gauge(&peer.metrics, "stator_kv_direct_bytes_total").await;
+    // The first prompts come over TCP, while the reader gets to know the holder's memory.
+    for round in 0..NIXL_ROUNDS_MAX {
+        let prompt = tokens(100 + round, PROMPT);
+        let (expected, _) = holder.ask(&prompt, &[]).await;
+        let blocks = f64::from((BLOCKS + 1) * (round + 1));
+        holder.holds("host", blocks).await;
+        assert_eq!(reader.ask(&prompt, &[holder.address()]).await, (expected, CACHED));
+        if bytes(&reader).await > Some(0.0) {
+            return;
+        }
+    }
+    panic!("nothing was read by NIXL: {}", reader.process.log());
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use stator_kv::transfer::wire::{
     FrameHeader, HEADER_BYTES, Hello, NAMES_MAX, decode_checksums, decode_names, decode_reason,
-    encode_checksums, encode_names,
+    decode_slots, encode_checksums, encode_names, encode_slots,
 };
 
 /// Runs the target: a header, and its payload.
@@ -20,5 +20,7 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(names, payload[..payload.len() / 16 * 16]);
     let checksums = encode_checksums(decode_checksums(payload));
     assert_eq!(checksums, payload[..payload.len() / 8 * 8]);
+    let slots = encode_slots(decode_slots(payload));
+    assert_eq!(slots, payload[..payload.len() / 4 * 4]);
     assert!(!decode_reason(payload).contains(char::is_control));
 }

@@ -33,7 +33,8 @@ const SHARED_ROOMS: [&str; 11] = [
 const DEPLOYABLES: [&str; 4] = ["epp", "proxy", "worker-agent", "control"];
 
 /// Words of the outside world, and the folders that alone may know them.
-const ONLY_KNOWN_TO: [(&str, &str); 7] = [
+const ONLY_KNOWN_TO: [(&str, &str); 8] = [
+    ("libloading", "worker-agent/nixl/"),
     ("cudarc", "worker-agent/cuda/"),
     ("envoy_types", "epp/src/ext_proc/"),
     ("k8s_openapi", "crates/runtime/kube/"),

@@ -42,14 +42,14 @@ pub struct RouteSettings {
     /// Way in which pages are copied. Default: `None`, the copy engines for long runs and the kernel
     /// for short ones.
     pub way: Option<CopyWay>,
-    /// Bytes of a staging area, of which a route has two if it needs them. Default: 128 MiB. Between
-    /// two areas' worth of pages the device may have to switch from another process to the kernel.
+    /// Bytes of a staging area, of which a route has two if it needs them. Default: 32 MiB. The device
+    /// switches from other processes to the kernel once for each area's worth of pages.
     pub staging_bytes: usize,
 }
 
 impl Default for RouteSettings {
     fn default() -> Self {
-        Self { way: None, staging_bytes: 128 << 20 }
+        Self { way: None, staging_bytes: 32 << 20 }
     }
 }
 

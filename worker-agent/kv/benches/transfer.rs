@@ -95,7 +95,7 @@ impl Pair {
         let listener = runtimes[0].block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("the loopback interface is there");
         let peer = listener.local_addr().expect("a listener has an address");
-        let server = TransferServer { arena: held, lender, form, key: key.clone() };
+        let server = TransferServer { arena: held, lender, form, key: key.clone(), direct: None };
         runtimes[0].spawn(server.run(listener));
         let (sender, reports) = channel();
         let listener = Arc::new(move |report| drop(sender.send(report)));

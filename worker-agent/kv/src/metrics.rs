@@ -24,6 +24,8 @@ pub struct KvMetrics {
     pub(crate) asked: Counter,
     /// Blocks that were lent to other agents.
     pub(crate) lent: Counter,
+    /// Bytes that were read straight from other agents' host memory.
+    pub direct_bytes: Counter,
     /// Blocks in host memory whose KV was no longer what was stored.
     pub(crate) corrupt: Counter,
 }
@@ -127,6 +129,7 @@ impl Default for KvMetrics {
             slots: Gauge::default(),
             asked: Counter::default(),
             lent: Counter::default(),
+            direct_bytes: Counter::default(),
             corrupt: Counter::default(),
         }
     }
@@ -150,6 +153,8 @@ impl KvMetrics {
         let help = "Blocks that requests were given, by where they were found";
         registry.register("hit_blocks", help, self.hits.clone());
         registry.register("lent_blocks", "Blocks lent to other agents", self.lent.clone());
+        let help = "Bytes read straight from other agents' host memory, without their processors";
+        registry.register("direct_bytes", help, self.direct_bytes.clone());
         let help = "Blocks in host memory that no longer had their checksum";
         registry.register("corrupt_blocks", help, self.corrupt.clone());
     }

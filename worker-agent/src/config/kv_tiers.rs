@@ -39,6 +39,13 @@ pub struct KvTierArgs {
     #[arg(long, env = "STATOR_KV_OBJECT", value_name = "URL")]
     pub kv_object: Option<String>,
 
+    /// NIXL's library `libnixl_capi.so`, for example of the Python package `nixl-cu13`. Agents that both
+    /// have it read each other's host memory by RDMA, shared memory or TCP, whatever NIXL finds, as
+    /// long as that is faster than `--kv-transfer-listen`. Bytes read so are checked by checksums alone:
+    /// set it where you trust the network. Needs `--kv-host-gb`.
+    #[arg(long, env = "STATOR_KV_NIXL", value_name = "FILE")]
+    pub kv_nixl: Option<PathBuf>,
+
     /// Folder where engines that the agent does not start find its tiers: the socket `kv.sock`, and
     /// the modules that engines load. The agent makes the folder if it is missing; each agent
     /// needs a folder of its own. Needs `--kv-host-gb`. Default: a temporary folder, which only an
@@ -56,6 +63,8 @@ pub struct KvTierSettings {
     pub disk: Option<KvDiskSettings>,
     /// URL of the object store.
     pub object: Option<String>,
+    /// NIXL's library.
+    pub nixl: Option<PathBuf>,
     /// Folder where engines in other processes find the tiers; `None` for a temporary one.
     pub socket_dir: Option<PathBuf>,
 }
@@ -115,6 +124,7 @@ impl KvTierArgs {
         let below = [
             ("kv-disk-dir", self.kv_disk_dir.is_some()),
             ("kv-object", self.kv_object.is_some()),
+            ("kv-nixl", self.kv_nixl.is_some()),
             ("kv-socket-dir", self.kv_socket_dir.is_some()),
         ];
         // Blocks go through host memory on their way to and from engines and the tiers below.
@@ -136,6 +146,7 @@ impl KvTierArgs {
                 KvDiskSettings { dir, bytes: (gb * GB) as u64 }
             }),
             object: self.kv_object,
+            nixl: self.kv_nixl,
             socket_dir: self.kv_socket_dir,
         })
     }
@@ -190,11 +201,13 @@ mod tests {
     #[test]
     fn fractions_of_gigabytes_are_taken() {
         let disk = ["--kv-disk-dir=/var/kv", "--kv-disk-gb=2.25"];
-        let flags = [&["--kv-host-gb=0.5"], &disk[..], &["--kv-object=s3://b/p"]].concat();
+        let below = ["--kv-object=s3://b/p", "--kv-nixl=/lib/nixl.so"];
+        let flags = [&["--kv-host-gb=0.5"], &disk[..], &below[..]].concat();
         let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 2_250_000_000 };
         let object = Some("s3://b/p".into());
-        let tiers =
-            KvTierSettings { host_bytes: 500_000_000, disk: Some(disk), object, socket_dir: None };
+        let nixl = Some("/lib/nixl.so".into());
+        let (host_bytes, disk) = (500_000_000, Some(disk));
+        let tiers = KvTierSettings { host_bytes, disk, object, nixl, socket_dir: None };
         assert_eq!(check(EngineKind::Vllm, &flags), Ok(Some(tiers)));
     }
 
@@ -206,7 +219,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported_with_flag_value_and_limit() {
-        let lower = ["--kv-disk-dir=/d", "--kv-object=ftp://x", "--kv-disk-gb=0"];
+        let lower = ["--kv-disk-dir=/d", "--kv-object=ftp://x", "--kv-nixl=/n", "--kv-disk-gb=0"];
         let cases: [(&[&str], &[&str]); 4] = [
             (
                 &lower,
@@ -215,6 +228,7 @@ mod tests {
                     "kv-object: \"ftp://x\" is neither `s3://bucket/prefix` nor `file:///folder`",
                     "kv-disk-dir: needs kv-host-gb above 0",
                     "kv-object: needs kv-host-gb above 0",
+                    "kv-nixl: needs kv-host-gb above 0",
                 ],
             ),
             (&["--kv-host-gb=64"], &["kv-host-gb: 64 GB are more than the memory here, 24.0 GB"]),

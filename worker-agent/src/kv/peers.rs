@@ -19,11 +19,15 @@ use anyhow::Context;
 use noted::NotedHolders;
 use parking_lot::Mutex;
 use stator_kv::Block;
+use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
-use stator_kv::peer::{PeerSettings, PeerTier};
+use stator_kv::metrics::KvMetrics;
+use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
 use stator_kv::tier::Tier;
+use stator_kv::transfer::direct::DirectWay;
 use stator_kv::transfer::{FleetKey, TransferServer};
+use stator_nixl::{NixlError, NixlLibrary, NixlWay};
 use stator_protos::kv_event::Medium;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -40,6 +44,9 @@ pub(crate) struct KvPeers {
     /// The server's socket, until there are blocks to lend.
     listener: Mutex<Option<TcpListener>>,
     server: OnceLock<AbortHandle>,
+    nixl: Option<Arc<NixlLibrary>>,
+    /// The way to read arenas directly, once there is an arena.
+    direct: OnceLock<Arc<dyn DirectWay>>,
     tier: OnceLock<Arc<PeerTier>>,
     addresses: HolderAddresses,
     noted: NotedHolders,
@@ -50,23 +57,26 @@ impl KvPeers {
     ///
     /// # Errors
     ///
-    /// The address is taken or not ours.
+    /// The address is taken or not ours, or NIXL cannot be loaded.
     pub(crate) fn bind(settings: &AgentSettings) -> anyhow::Result<Option<Arc<Self>>> {
-        if settings.kv_tiers.is_none() {
-            return Ok(None);
-        }
+        let Some(tiers) = &settings.kv_tiers else { return Ok(None) };
+        let nixl = tiers.nixl.as_deref().map(NixlLibrary::open).transpose().context("kv-nixl")?;
         let key = settings.access.kv.fleet_key.clone();
-        let Some(at) = settings.kv_transfer else { return Ok(Some(Self::new(key, None))) };
+        let Some(at) = settings.kv_transfer else { return Ok(Some(Self::new(key, None, nixl))) };
         let listener = listen::bind(at);
         let listener = listener.with_context(|| format!("kv-transfer-listen: cannot bind {at}"))?;
         let bound = listener.local_addr().context("kv-transfer-listen: no local address")?;
         let address = listen::transfer_address(bound, settings.advertise_host.as_deref());
-        Ok(Some(Self::new(key, Some((listener, address)))))
+        Ok(Some(Self::new(key, Some((listener, address)), nixl)))
     }
 
     /// Exchange with agents of this key, on the runtime of the caller. Blocks are lent on a socket that
     /// others reach at the address, if there is one.
-    pub(super) fn new(key: FleetKey, lent_at: Option<(TcpListener, String)>) -> Arc<Self> {
+    pub(super) fn new(
+        key: FleetKey,
+        lent_at: Option<(TcpListener, String)>,
+        nixl: Option<Arc<NixlLibrary>>,
+    ) -> Arc<Self> {
         let (listener, address) = lent_at.unzip();
         let runtime = Handle::current();
         Arc::new(Self {
@@ -77,6 +87,8 @@ impl KvPeers {
             address,
             listener: Mutex::new(listener),
             server: OnceLock::new(),
+            nixl,
+            direct: OnceLock::new(),
             tier: OnceLock::new(),
         })
     }
@@ -87,12 +99,16 @@ impl KvPeers {
     }
 
     /// The tier of other agents' blocks, to be opened with the cache.
-    pub(crate) fn tier(self: &Arc<Self>) -> CacheTier {
-        let peers = self.clone();
+    pub(crate) fn tier(self: &Arc<Self>, metrics: &KvMetrics) -> CacheTier {
+        let (peers, bytes) = (self.clone(), metrics.direct_bytes.clone());
         let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
             let (key, runtime) = (peers.key.clone(), peers.runtime.clone());
             let settings = PeerSettings::default();
+            let direct = peers.open_direct(&arena)?;
             let tier = Arc::new(PeerTier::new(arena, form, key, settings, runtime, report));
+            if let Some(way) = direct {
+                tier.read_directly(DirectReads { way, bytes });
+            }
             // An agent has one cache.
             let _ = peers.tier.set(tier.clone());
             Ok(tier as Arc<dyn Tier>)
@@ -106,6 +122,17 @@ impl KvPeers {
         CacheTier { name: "peer", settings, open }
     }
 
+    /// Registers the arena with NIXL, if there is NIXL. That may pin all of the arena's memory.
+    fn open_direct(&self, arena: &Arc<Arena>) -> Result<Option<Arc<dyn DirectWay>>, NixlError> {
+        let Some(library) = &self.nixl else { return Ok(None) };
+        // No other agent of the fleet has this name.
+        let name = format!("stator-{:032x}", rand::random::<u128>());
+        let way: Arc<dyn DirectWay> = Arc::new(NixlWay::new(library, &name, arena)?);
+        tracing::info!(library = %library.path().display(), "NIXL may read host memory");
+        let _ = self.direct.set(way.clone());
+        Ok(Some(way))
+    }
+
     /// Lends the blocks of the agent's cache from now on.
     pub(crate) fn lend(&self, cache: &Arc<TieredCache>) {
         let Some(listener) = self.listener.lock().take() else { return };
@@ -114,6 +141,7 @@ impl KvPeers {
             lender: Arc::new(CacheLender::new(cache)),
             form: cache.form(),
             key: self.key.clone(),
+            direct: self.direct.get().cloned(),
         };
         let task = self.runtime.spawn(server.run(listener));
         let _ = self.server.set(task.abort_handle());

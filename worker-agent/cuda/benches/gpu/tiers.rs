@@ -106,7 +106,8 @@ fn tcp(held: &Arc<Arena>, landing: &Arc<Arena>) -> f64 {
     let listener = listener.expect("the loopback interface is there");
     let peer = listener.local_addr().expect("a listener has an address");
     let key = FleetKey::default();
-    let server = TransferServer { arena: held.clone(), lender, form: FORM, key: key.clone() };
+    let server =
+        TransferServer { arena: held.clone(), lender, form: FORM, key: key.clone(), direct: None };
     runtimes[0].spawn(server.run(listener));
     let (sender, reports) = channel();
     let sink = Arc::new(move |report| drop(sender.send(report)));

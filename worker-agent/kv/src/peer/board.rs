@@ -1,8 +1,10 @@
 //! Work for the connections to a peer: whoever has room takes what is most urgent.
 
+use super::path::ReadPath;
 use super::pull::{Pull, PullPart};
 use crate::Checksum;
 use crate::tier::{TierError, Urgency};
+use crate::transfer::wire::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
@@ -131,8 +133,33 @@ impl Board {
                 return Some(Job::Lease(lease));
             }
         }
-        let mut pulls = work.demand.iter().chain(&work.others);
+        let pulls = work.demand.iter().chain(&work.others);
+        let mut pulls = pulls.filter(|pull| pull.path() == ReadPath::Sockets);
         pulls.find_map(|pull| Some(Job::Part(pull.clone(), pull.ask()?)))
+    }
+
+    /// The most urgent frames that are read straight from the peer's arena, of so many bytes at most.
+    pub(super) fn take_direct(&self, bytes: usize) -> Vec<(Arc<Pull>, PullPart)> {
+        let work = self.work.lock();
+        let (mut parts, mut room) = (Vec::new(), bytes);
+        let pulls = work.demand.iter().chain(&work.others);
+        for pull in pulls.filter(|pull| pull.path() == ReadPath::Direct) {
+            // A frame that does not fit any more may be smaller than this.
+            while room >= FRAME_BYTES_MAX {
+                let Some(part) = pull.ask() else { break };
+                room -= part.range.len as usize;
+                parts.push((pull.clone(), part));
+            }
+        }
+        parts
+    }
+
+    /// Lets connections ask for all that was to be read straight from the peer's arena.
+    pub(super) fn leave_direct(&self) {
+        let work = self.work.lock();
+        work.demand.iter().chain(&work.others).for_each(|pull| pull.leave_direct());
+        drop(work);
+        self.stir();
     }
 
     /// Fails all work: there is no connection to the peer.

@@ -6,10 +6,12 @@ use super::settings::PeerSettings;
 use crate::arena::Arena;
 use crate::tier::{TierError, TierRead, TierReport};
 use crate::transfer::FleetKey;
+use crate::transfer::direct::DirectWay;
 use crate::{BlockForm, Checksum};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use prometheus_client::metrics::counter::Counter;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 /// Hears what became of reads, and what peers hold. It is called outside all locks of the tier, from
 /// any thread: within [`super::PeerTier::hint`], and never within a call of
@@ -27,6 +29,17 @@ pub(super) struct PeerCommon {
     pub(super) hints: Mutex<Hints>,
     /// Drawn once: connections with this number share their leases.
     pub(super) instance: [u8; 16],
+    /// The way to read arenas of peers directly, once there is one.
+    pub(super) direct: OnceLock<DirectReads>,
+}
+
+/// Reads of peers' arenas that need nothing of the peers.
+#[derive(Clone)]
+pub struct DirectReads {
+    /// The way in which arenas are read.
+    pub way: Arc<dyn DirectWay>,
+    /// Counts bytes that came so.
+    pub bytes: Counter,
 }
 
 impl PeerCommon {

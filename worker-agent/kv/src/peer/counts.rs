@@ -20,6 +20,8 @@ pub struct PeerCounts {
     pub failed: u64,
     /// Connections that were made.
     pub connections: u64,
+    /// Frames that were read straight from a peer's arena.
+    pub direct: u64,
 }
 
 /// Counters behind [`PeerCounts`].
@@ -32,6 +34,7 @@ pub(super) struct Counters {
     pub(super) forged: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) connections: AtomicU64,
+    pub(super) direct: AtomicU64,
 }
 
 impl Counters {
@@ -44,6 +47,7 @@ impl Counters {
             forged: self.forged.load(Relaxed),
             failed: self.failed.load(Relaxed),
             connections: self.connections.load(Relaxed),
+            direct: self.direct.load(Relaxed),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::board::{Board, LeaseAnswer};
 use super::common::PeerCommon;
+use super::direct::{self, DirectEnd};
 use super::health::PeerHealth;
+use super::path::PathChoice;
 use super::pull::{NextStep, Pull};
 use super::queue::{QueuedRead, ReadQueue};
 use super::stream;
@@ -39,6 +41,7 @@ pub(super) struct Peer {
     health: Mutex<PeerHealth>,
     /// Batches that are being read.
     pulling: AtomicUsize,
+    choice: Arc<Mutex<PathChoice>>,
 }
 
 impl Peer {
@@ -51,6 +54,7 @@ impl Peer {
             board: Arc::new(Board::new()),
             health: Mutex::default(),
             pulling: AtomicUsize::new(0),
+            choice: Arc::default(),
         }
     }
 
@@ -79,6 +83,7 @@ impl Peer {
     /// Reads whatever is queued, until the future is dropped.
     pub(super) async fn run(self: Arc<Self>) {
         let mut streams = JoinSet::new();
+        let mut directs = JoinSet::new();
         let mut pulls = JoinSet::new();
         let mut rest_until = Instant::now();
         loop {
@@ -86,6 +91,7 @@ impl Peer {
             self.pulling.store(pulls.len(), Relaxed);
             if !pulls.is_empty() && !self.is_shunned() {
                 self.connect(&mut streams, rest_until);
+                self.open_arena(&mut directs);
             }
             let deadline = self.queue.lock().deadline();
             let expired = async {
@@ -98,6 +104,7 @@ impl Peer {
                 () = self.bell.notified() => {}
                 () = expired => {}
                 Some(_) = pulls.join_next() => {}
+                Some(ended) = directs.join_next() => self.direct_ended(ended),
                 Some(ended) = streams.join_next() => {
                     if !matches!(ended, Ok(Ok(()))) {
                         rest_until = Instant::now() + CONNECT_PAUSE;
@@ -138,6 +145,27 @@ impl Peer {
         }
     }
 
+    /// Reads the peer's arena directly, where there is a way and it did not fail lately.
+    fn open_arena(&self, directs: &mut JoinSet<Result<(), DirectEnd>>) {
+        let is_possible = self.common.direct.get().is_some() && directs.is_empty();
+        if is_possible && !self.choice.lock().is_closed(Instant::now()) {
+            let (common, board, choice) =
+                (self.common.clone(), self.board.clone(), self.choice.clone());
+            directs.spawn(direct::run(common, board, self.address, choice));
+        }
+    }
+
+    /// Connections do what a direct reader has left. The peer is not to blame for it.
+    fn direct_ended(&self, ended: Result<Result<(), DirectEnd>, JoinError>) {
+        let reason = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::info!(peer = %self.address, reason, "the peer's KV comes over connections only");
+        self.choice.lock().failed(Instant::now());
+    }
+
     fn stream_ended(&self, ended: Result<StreamEnd, JoinError>, streams: &mut JoinSet<StreamEnd>) {
         let Ok(Err(error)) = ended else { return };
         let now = Instant::now();
@@ -172,7 +200,8 @@ impl Peer {
         let deadline = batch[0].deadline;
         let urgency = batch[0].read.urgency;
         let reads: Vec<TierRead> = batch.iter().map(|read| read.read).collect();
-        let pull = Arc::new(Pull::new(self.common.clone(), reads));
+        let path = self.choice.lock().choose();
+        let pull = Arc::new(Pull::new(self.common.clone(), reads, path));
         // Before the future is polled for the first time, because that may never happen.
         let closing = ClosingPull { peer: self, pull };
         async move {
@@ -199,15 +228,24 @@ impl Peer {
         deadline: Instant,
     ) -> Result<(), TierError> {
         self.board.add(pull.clone(), urgency);
+        let (path, mut leased) = (pull.path(), None);
         loop {
             match pull.next_step() {
-                NextStep::Done => return Ok(()),
+                NextStep::Done => {
+                    // A batch that changed its path says nothing about either.
+                    if let Some(since) = leased.filter(|_| pull.path() == path) {
+                        let took = Instant::now().saturating_duration_since(since);
+                        self.choice.lock().measured(path, pull.bytes(), took);
+                    }
+                    return Ok(());
+                }
                 NextStep::Fail(error) => return Err(error),
                 NextStep::Wait => pull.changed().await,
                 NextStep::Lease { base, names } => {
                     let time = deadline.saturating_duration_since(Instant::now()) + LEASE_SPARE;
                     match self.board.lease(names, time).await {
                         Ok(LeaseAnswer::Leased { number, checksums }) => {
+                            leased = Some(Instant::now()).filter(|_| !checksums.is_empty());
                             pull.leased(number, base, &checksums);
                             self.board.stir();
                         }

@@ -7,14 +7,17 @@
 //! The way of a read: [`PeerTier::read`] finds the peer by its hint and queues the read (`queue`).
 //! The peer's task (`dispatch`) makes batches of them, and for each batch gets a lease and waits
 //! until its blocks are there (`pull`). Connections (`stream`) take the frames to ask for from the
-//! peer's board (`board`), the urgent ones first.
+//! peer's board (`board`), the urgent ones first. Where both sides can (`crate::transfer::direct`), a
+//! batch is read straight from the peer's arena instead (`direct`), if that was faster (`path`).
 
 mod board;
 mod common;
 mod counts;
+mod direct;
 mod dispatch;
 mod health;
 mod hints;
+mod path;
 mod pull;
 mod queue;
 mod settings;
@@ -23,7 +26,7 @@ mod stream;
 #[cfg(target_os = "linux")]
 mod tests;
 
-pub use common::ReportListener;
+pub use common::{DirectReads, ReportListener};
 pub use counts::PeerCounts;
 pub use settings::PeerSettings;
 
@@ -40,7 +43,7 @@ use queue::QueuedRead;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -76,7 +79,9 @@ impl PeerTier {
         let counters = Counters::default();
         let hints = Mutex::new(Hints::new(settings.hints_max));
         let instance = rand::random();
-        let common = PeerCommon { settings, form, key, arena, listener, counters, hints, instance };
+        let direct = OnceLock::new();
+        let common =
+            PeerCommon { settings, form, key, arena, listener, counters, hints, instance, direct };
         Self { common: Arc::new(common), runtime, peers: Mutex::default() }
     }
 
@@ -102,6 +107,12 @@ impl PeerTier {
         if !changes.new.is_empty() {
             (self.common.listener)(TierReport::Found(changes.new));
         }
+    }
+
+    /// Reads arenas of peers in this way too, from now on, where it is faster than the connections.
+    /// The first way stays.
+    pub fn read_directly(&self, reads: DirectReads) {
+        let _ = self.common.direct.set(reads);
     }
 
     /// Work since the start.

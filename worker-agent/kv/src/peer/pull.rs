@@ -1,6 +1,7 @@
 //! Blocks that are read together from one peer: their frames, and whom their slots belong to.
 
 use super::common::PeerCommon;
+use super::path::ReadPath;
 use crate::checksum::ChecksumStream;
 use crate::tier::{TierError, TierRead};
 use crate::transfer::assembly::{Arrival, Assembly, FrameRange};
@@ -10,6 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use stator_protos::name::BlockName;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::Notify;
 
 /// Reads of blocks that follow one another, and their progress.
@@ -22,6 +25,8 @@ pub(super) struct Pull {
     progress: Mutex<PullProgress>,
     /// Rung when there is something to do for whoever drives the pull.
     bell: Notify,
+    /// Whether frames are read straight from the peer's arena, not asked for on a connection.
+    is_direct: AtomicBool,
 }
 
 struct PullProgress {
@@ -66,7 +71,7 @@ pub(super) enum NextStep {
 }
 
 impl Pull {
-    pub(super) fn new(common: Arc<PeerCommon>, reads: Vec<TierRead>) -> Self {
+    pub(super) fn new(common: Arc<PeerCommon>, reads: Vec<TierRead>, path: ReadPath) -> Self {
         let (blocks, block_bytes) = (reads.len(), common.form.block_bytes);
         let progress = PullProgress {
             assembly: Assembly::new(blocks, block_bytes, common.settings.frame_bytes),
@@ -76,7 +81,23 @@ impl Pull {
             error: None,
         };
         let (is_open, progress) = (RwLock::new(true), Mutex::new(progress));
-        Self { common, reads, is_open, progress, bell: Notify::new() }
+        let is_direct = AtomicBool::new(path == ReadPath::Direct);
+        Self { common, reads, is_open, progress, bell: Notify::new(), is_direct }
+    }
+
+    /// Path of the frames that are not there yet.
+    pub(super) fn path(&self) -> ReadPath {
+        if self.is_direct.load(Relaxed) { ReadPath::Direct } else { ReadPath::Sockets }
+    }
+
+    /// Lets connections ask for the rest.
+    pub(super) fn leave_direct(&self) {
+        self.is_direct.store(false, Relaxed);
+    }
+
+    /// Bytes of all blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.reads.len() * self.common.form.block_bytes
     }
 
     /// Waits until there may be something to do.

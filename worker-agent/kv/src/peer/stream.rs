@@ -35,12 +35,7 @@ pub(super) async fn run(
     peer: SocketAddr,
 ) -> Result<(), LinkError> {
     loop {
-        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(peer));
-        let stream = stream.await.map_err(|_| LinkError::Late)??;
-        let nonce = rand::random();
-        let hello = Hello { instance: common.instance, nonce, form: common.form };
-        let link = introduce(stream, &common.key, hello).await?;
-        common.counters.connections.fetch_add(1, Relaxed);
+        let link = connect(&common, peer).await?;
         let asked = Asked { board: board.clone(), jobs: VecDeque::new(), bytes: 0 };
         let mut stream = Stream { common: common.clone(), link, asked, answers: 0 };
         match stream.converse().await {
@@ -50,6 +45,17 @@ pub(super) async fn run(
             end => return end,
         }
     }
+}
+
+/// A connection to the peer at this address, whose sides have proved who they are.
+pub(super) async fn connect(common: &PeerCommon, peer: SocketAddr) -> Result<Link, LinkError> {
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(peer));
+    let stream = stream.await.map_err(|_| LinkError::Late)??;
+    let nonce = rand::random();
+    let hello = Hello { instance: common.instance, nonce, form: common.form };
+    let link = introduce(stream, &common.key, hello).await?;
+    common.counters.connections.fetch_add(1, Relaxed);
+    Ok(link)
 }
 
 struct Stream {

@@ -1,5 +1,6 @@
 //! The tier against real servers, over loopback sockets.
 
+mod direct;
 mod testkit;
 
 use super::PeerSettings;
@@ -313,7 +314,7 @@ async fn a_cache_lends_what_it_has() {
     let peer = listener.local_addr().unwrap();
     let arena = cache.shared_arena();
     let lender = Arc::new(CacheLender::new(&cache));
-    let server = TransferServer { arena, lender, form: form(5000), key: secret() };
+    let server = TransferServer { arena, lender, form: form(5000), key: secret(), direct: None };
     let mut task = tokio::task::JoinSet::new();
     task.spawn(server.run(listener));
     let mut reading = Reading::new(form(5000), secret(), settings());

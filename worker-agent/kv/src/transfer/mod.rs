@@ -11,6 +11,7 @@
 //! Neither side copies KV but to and from its sockets. Start reading at [`wire`].
 
 pub mod assembly;
+pub mod direct;
 mod handshake;
 mod keys;
 mod link;

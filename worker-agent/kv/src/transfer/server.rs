@@ -1,11 +1,12 @@
 //! The agent that holds blocks: answers those that read them.
 
+use super::direct::DirectWay;
 use super::handshake::{Reader, receive};
 use super::keys::FleetKey;
 use super::link::{Cargo, Incoming, Link, LinkError};
 use super::loans::{Lender, Loan, ReaderTicket, Readers};
 use super::slot_part::SlotPart;
-use super::wire::{FrameHeader, FrameKind, decode_names, encode_checksums};
+use super::wire::{FrameHeader, FrameKind, decode_names, encode_checksums, encode_slots};
 use crate::BlockForm;
 use crate::arena::Arena;
 use std::sync::Arc;
@@ -36,6 +37,19 @@ pub struct TransferServer {
     pub form: BlockForm,
     /// Key of the fleet. Without a secret only readers on this machine are answered.
     pub key: FleetKey,
+    /// The way in which readers may read the arena by themselves, if there is one.
+    pub direct: Option<Arc<dyn DirectWay>>,
+}
+
+/// Says in which slots the blocks of a lease are.
+fn locate(link: &mut Link, transfer: u64, reader: &ReaderTicket) {
+    match reader.loan(transfer).filter(|loan| Instant::now() < loan.deadline) {
+        Some(loan) => {
+            let header = FrameHeader { transfer, ..FrameHeader::new(FrameKind::Located) };
+            link.queue(header, &encode_slots(loan.blocks.iter().map(|block| block.slot)));
+        }
+        None => link.queue(FrameHeader { transfer, ..FrameHeader::new(FrameKind::Gone) }, &[]),
+    }
 }
 
 impl TransferServer {
@@ -99,6 +113,11 @@ impl TransferServer {
                 FrameKind::Lease => self.lend(&mut link, &frame, &payload, &reader).await?,
                 FrameKind::Read => self.send(&mut link, &frame, &reader).await?,
                 FrameKind::End => reader.end(frame.header.transfer),
+                FrameKind::Describe => {
+                    let words = self.direct.as_ref().map_or(&[][..], |way| way.description());
+                    link.queue(FrameHeader::new(FrameKind::Described), words);
+                }
+                FrameKind::Locate => locate(&mut link, frame.header.transfer, &reader),
                 kind => return Err(LinkError::Unexpected(kind)),
             }
         }

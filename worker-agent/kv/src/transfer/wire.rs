@@ -4,7 +4,8 @@
 //! (`keys`), and a payload. All numbers are little endian. Decoding bounds every length by
 //! the kind of the frame, so that nobody reserves memory because a stranger said so.
 
-use crate::{BlockForm, Checksum};
+use super::direct::DESCRIPTION_BYTES_MAX;
+use crate::{BlockForm, Checksum, SlotId};
 use stator_protos::name::BlockName;
 
 /// Bytes of a header.
@@ -23,6 +24,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SKVT");
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
+const SLOT_BYTES: usize = 4;
 const HELLO_BYTES: usize = 16 + 32 + 32 + 8;
 /// Bytes of the random number that each side draws for a connection.
 const NONCE_BYTES: usize = 32;
@@ -57,6 +59,14 @@ pub enum FrameKind {
     Gone = 11,
     /// `>` The lease `transfer` is needed no more. It is not answered.
     End = 12,
+    /// `>` Asks how the holder's arena is read directly.
+    Describe = 13,
+    /// `<` Description of the holder's arena ([`super::direct`]); empty if it cannot be read directly.
+    Described = 14,
+    /// `>` Asks for the slots of the lease `transfer`.
+    Locate = 15,
+    /// `<` Slots of the lease `transfer`. Payload: their numbers.
+    Located = 16,
 }
 
 /// Why bytes are no frame.
@@ -109,7 +119,7 @@ pub struct FrameHeader {
 }
 
 impl FrameKind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -122,6 +132,10 @@ impl FrameKind {
         Self::Data,
         Self::Gone,
         Self::End,
+        Self::Describe,
+        Self::Described,
+        Self::Locate,
+        Self::Located,
     ];
 
     fn of_byte(byte: u8) -> Option<Self> {
@@ -140,9 +154,16 @@ impl FrameKind {
             Self::Lease => units(NAME_BYTES, 1),
             Self::Leased => units(CHECKSUM_BYTES, 0),
             Self::Data => (1..=FRAME_BYTES_MAX).contains(&length),
-            Self::Proof | Self::Welcome | Self::Busy | Self::Read | Self::Gone | Self::End => {
-                length == 0
-            }
+            Self::Described => length <= DESCRIPTION_BYTES_MAX,
+            Self::Located => units(SLOT_BYTES, 1),
+            Self::Proof
+            | Self::Welcome
+            | Self::Busy
+            | Self::Read
+            | Self::Gone
+            | Self::End
+            | Self::Describe
+            | Self::Locate => length == 0,
         }
     }
 }
@@ -276,6 +297,17 @@ pub fn decode_checksums(payload: &[u8]) -> Vec<Checksum> {
     checksums.iter().map(|checksum| Checksum(u64::from_le_bytes(*checksum))).collect()
 }
 
+/// The payload of a [`FrameKind::Located`].
+pub fn encode_slots(slots: impl IntoIterator<Item = SlotId>) -> Vec<u8> {
+    slots.into_iter().flat_map(|slot| slot.0.to_le_bytes()).collect()
+}
+
+/// Slots in the payload of a [`FrameKind::Located`]; bytes that make no whole number are left out.
+pub fn decode_slots(payload: &[u8]) -> Vec<SlotId> {
+    let (slots, _) = payload.as_chunks();
+    slots.iter().map(|slot| SlotId(u32::from_le_bytes(*slot))).collect()
+}
+
 /// A reason as the payload of a [`FrameKind::Refused`], cut where it is too long.
 pub fn encode_reason(reason: &str) -> &[u8] {
     &reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)]
@@ -325,6 +357,7 @@ mod tests {
         assert_eq!(hello.encode(), expected);
         assert_eq!(encode_names(&[BlockName(0x0102)])[..3], [2, 1, 0]);
         assert_eq!(encode_checksums([Checksum(0x0102)]), [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encode_slots([SlotId(0x0102)]), [2, 1, 0, 0]);
     }
 
     fn check(change: impl FnOnce(&mut FrameHeader)) -> Result<FrameHeader, WireError> {
@@ -351,6 +384,9 @@ mod tests {
         wrong(FrameKind::Lease, 17);
         wrong(FrameKind::Lease, 16 * (NAMES_MAX as u32 + 1));
         wrong(FrameKind::Leased, 9);
+        wrong(FrameKind::Described, DESCRIPTION_BYTES_MAX as u32 + 1);
+        wrong(FrameKind::Located, 6);
+        wrong(FrameKind::Locate, 1);
         wrong(FrameKind::Hello, 87);
         wrong(FrameKind::Refused, REASON_BYTES_MAX as u32 + 1);
         wrong(FrameKind::Read, 1);
@@ -377,7 +413,7 @@ mod tests {
             FrameHeader::decode(&bytes)
         };
         assert_eq!(byte(0, b's'), Err(WireError::Magic(u32::from_le_bytes(*b"sKVT"))));
-        assert_eq!(byte(4, 13), Err(WireError::Kind(13)));
+        assert_eq!(byte(4, 17), Err(WireError::Kind(17)));
         assert_eq!(byte(5, 2), Err(WireError::Version(2)));
         assert_eq!(byte(7, 1), wrong(FrameKind::Data, "reserved"));
     }

@@ -54,7 +54,7 @@ pub(crate) fn open(
         tiers.push(disk_tier(disk));
     }
     // Another agent's host memory is nearer than an object store.
-    tiers.extend(room.peers.iter().map(KvPeers::tier));
+    tiers.extend(room.peers.iter().map(|peers| peers.tier(&room.metrics)));
     if let Some(url) = &settings.object {
         tiers.push(object_tier(url, room.object_key)?);
     }

@@ -34,7 +34,7 @@ fn engine() -> CpuEngine {
 
 fn settings(disk: Option<&Path>) -> KvTierSettings {
     let disk = disk.map(|dir| KvDiskSettings { dir: dir.into(), bytes: 64 << 20 });
-    KvTierSettings { host_bytes: 8 << 20, disk, object: None, socket_dir: None }
+    KvTierSettings { host_bytes: 8 << 20, disk, object: None, nixl: None, socket_dir: None }
 }
 
 /// Workers that share tiers.
@@ -59,7 +59,7 @@ fn counted_workers(
 async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let peers = KvPeers::new(FleetKey::of_secret(secret), Some((listener, address.clone())));
+    let peers = KvPeers::new(FleetKey::of_secret(secret), Some((listener, address.clone())), None);
     let order = TierOrder {
         settings: settings(None),
         metrics: KvMetrics::default(),
@@ -210,7 +210,8 @@ async fn a_cleared_cache_is_published_and_finds_nothing() {
 
 #[test]
 fn tiers_without_room_for_a_block_are_refused_in_words() {
-    let settings = KvTierSettings { host_bytes: 100, disk: None, object: None, socket_dir: None };
+    let settings =
+        KvTierSettings { host_bytes: 100, disk: None, object: None, nixl: None, socket_dir: None };
     let order =
         TierOrder { settings, metrics: KvMetrics::default(), object_key: None, peers: None };
     let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();

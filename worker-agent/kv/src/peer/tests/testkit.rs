@@ -4,6 +4,7 @@ use crate::arena::Arena;
 use crate::checksum::checksum;
 use crate::peer::{PeerSettings, PeerTier};
 use crate::tier::{Tier, TierError, TierRead, TierReport, Urgency};
+use crate::transfer::direct::DirectWay;
 use crate::transfer::{FleetKey, Lender, LentBlock, TransferServer};
 use crate::{Block, BlockForm, Checksum, SlotId};
 use futures::future::{BoxFuture, ready};
@@ -11,9 +12,9 @@ use parking_lot::Mutex;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,12 +39,14 @@ pub(super) fn kv(name: u128, bytes: usize) -> Vec<u8> {
 
 /// A store with the blocks 0 to `blocks`, in slots of the same numbers.
 pub(super) struct Shelf {
-    arena: Arc<Arena>,
+    pub(super) arena: Arc<Arena>,
     blocks: u128,
     /// Pinned blocks by loan.
     loans: watch::Sender<BTreeMap<u64, usize>>,
     /// Loans that were ever made.
     pub(super) lent: AtomicUsize,
+    /// The way in which the arena is read directly.
+    pub(super) direct: OnceLock<Arc<dyn DirectWay>>,
 }
 
 impl Shelf {
@@ -54,7 +57,8 @@ impl Shelf {
         }
         let blocks = blocks.into();
         let loans = watch::Sender::new(BTreeMap::new());
-        Arc::new(Self { arena, blocks, loans, lent: AtomicUsize::new(0) })
+        let direct = OnceLock::new();
+        Arc::new(Self { arena, blocks, loans, lent: AtomicUsize::new(0), direct })
     }
 
     pub(super) fn block_bytes(&self) -> usize {
@@ -66,7 +70,8 @@ impl Shelf {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (arena, lender) = (self.arena.clone(), self.clone());
-        let server = TransferServer { arena, lender, form: form(self.block_bytes()), key };
+        let direct = self.direct.get().cloned();
+        let server = TransferServer { arena, lender, form: form(self.block_bytes()), key, direct };
         let mut task = JoinSet::new();
         task.spawn(server.run(listener));
         Served { address, task }
