@@ -85,11 +85,25 @@ fn message_value(message: &Message<'_>, dialect: TemplateDialect, open: Option<&
     };
     let content = content(&message.content, dialect, open);
     let fixed = [("role", Value::from(role.as_str())), ("content", content)];
-    let extra = message.extra.iter().map(|(key, value)| match &**key {
+    let no_calls = |value: &Json<'_>| matches!(value, Json::Null) || is_empty(value);
+    // Templates take another branch where there are calls, and look at the key alone.
+    let extra = message.extra.iter().filter(|(key, value)| key != "tool_calls" || !no_calls(value));
+    let extra = extra.map(|(key, value)| match &**key {
         "tool_calls" => ("tool_calls", tool_calls(value)),
         key => (key, json(value)),
     });
-    Value::from_pairs(fixed.into_iter().chain(extra))
+    // Thoughts have two names, and a template knows one of them.
+    let has = |name: &str| message.extra.iter().any(|(key, _)| key == name);
+    let other_name = match (has("reasoning"), has("reasoning_content")) {
+        (true, false) => Some(("reasoning", "reasoning_content")),
+        (false, true) => Some(("reasoning_content", "reasoning")),
+        _ => None,
+    };
+    let copied = other_name.and_then(|(from, to)| {
+        let (_, value) = message.extra.iter().find(|(key, _)| key == from)?;
+        Some((to, json(value)))
+    });
+    Value::from_pairs(fixed.into_iter().chain(extra).chain(copied))
 }
 
 fn content(content: &Content<'_>, dialect: TemplateDialect, open: Option<&str>) -> Value {
@@ -110,6 +124,10 @@ fn content(content: &Content<'_>, dialect: TemplateDialect, open: Option<&str>) 
         }
         Content::Parts(parts) => opened(&parts.join("\n"), open),
     }
+}
+
+fn is_empty(value: &Json<'_>) -> bool {
+    matches!(value, Json::Array(items) if items.is_empty())
 }
 
 /// Tool calls with their arguments as objects: the API sends them as JSON in a string, templates

@@ -30,12 +30,17 @@ pub struct ChatTemplate {
     /// The template for requests with tools, where there is a second one.
     tool_use: Option<CompiledTemplate>,
     dialect: TemplateDialect,
+    /// The variables that switch thoughts on and off.
+    thinking: Vec<&'static str>,
     /// Only then is a clock needed.
     clock: bool,
     /// `bos_token` and its like.
     special_tokens: Vec<(String, Value)>,
 }
 
+/// Names of the variable that switches thoughts on and off. Source: the templates of Qwen, GLM and
+/// Gemma; of DeepSeek, Kimi and Granite.
+const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
@@ -52,12 +57,13 @@ impl ChatTemplate {
         special_tokens: Vec<(String, String)>,
     ) -> Result<Self, String> {
         let only = templates.len() == 1;
-        let (mut clock, mut developer) = (false, false);
+        let (mut clock, mut developer, mut thinking) = (false, false, Vec::new());
         let (mut tool_use, mut default) = (None, None);
         for (name, source) in templates {
             let name = if only { DEFAULT.to_owned() } else { name };
             clock |= source.contains("strftime_now");
             developer |= source.contains("developer");
+            thinking.extend(THINKING.into_iter().find(|name| source.contains(name)));
             let source = replace_generation_tags(&source).into_owned();
             let describe = |error: Error| format!("chat template {name:?}: {}", describe(&error));
             let compiled = CompiledTemplate::compile(source).map_err(describe)?;
@@ -73,7 +79,8 @@ impl ChatTemplate {
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
         let dialect = TemplateDialect { parts: false, developer };
         let environment = environment();
-        let mut this = Self { environment, default, tool_use, dialect, clock, special_tokens };
+        let mut this =
+            Self { environment, default, tool_use, dialect, thinking, clock, special_tokens };
         // Found by rendering a message, so the template must be compiled by now.
         this.dialect.parts = this.renders_parts();
         Ok(this)
@@ -127,6 +134,12 @@ impl ChatTemplate {
                 .iter()
                 .map(|(name, value)| (name.clone(), context::json(value))),
         );
+        if let Some(thinking) = conversation.thinking {
+            // What the client says of a variable by its name counts more.
+            let said = |name: &str| conversation.template_kwargs.iter().any(|(key, _)| key == name);
+            let names = self.thinking.iter().filter(|name| !said(name));
+            values.extend(names.map(|name| ((*name).into(), Value::from(thinking))));
+        }
         values.push(("messages".into(), messages));
         values.push(("tools".into(), tools.map_or(Value::from(()), Value::from)));
         values.push((
@@ -155,7 +168,15 @@ impl ChatTemplate {
         let content = Content::Parts(vec![PROBE.into()]);
         let message = Message { role: Role::User, content, extra: Vec::new() };
         let dialect = TemplateDialect { parts: true, ..self.dialect };
-        let messages = context::messages(&[message], dialect, None);
+        let rendered = self.probe(&[message], dialect);
+        rendered.is_some_and(|text| {
+            text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
+        })
+    }
+
+    /// These messages as the template renders them, if it does.
+    fn probe(&self, messages: &[Message<'_>], dialect: TemplateDialect) -> Option<String> {
+        let messages = context::messages(messages, dialect, None);
         let fixed = [
             ("messages", messages),
             ("tools", Value::from(())),
@@ -165,11 +186,7 @@ impl ChatTemplate {
         ];
         let special = self.special_tokens.iter().map(|(name, token)| (&**name, token.clone()));
         let values = Value::from_pairs(special.chain(fixed));
-        let rendered =
-            budget::for_input(PROBE.len(), || self.default.render(&self.environment, values));
-        rendered.is_ok_and(|text| {
-            text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
-        })
+        budget::for_input(0, || self.default.render(&self.environment, values)).ok()
     }
 }
 

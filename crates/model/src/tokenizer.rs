@@ -95,7 +95,7 @@ impl Tokenizer {
     }
 
     /// The special tokens and their texts, in the order of their ids.
-    pub(crate) fn special_tokens(&self) -> Vec<(u32, String)> {
+    pub fn special_tokens(&self) -> Vec<(u32, String)> {
         let added = self.general.get_added_vocabulary().get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special);
         let mut special: Vec<_> = special.map(|(id, token)| (*id, token.content.clone())).collect();

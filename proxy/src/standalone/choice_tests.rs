@@ -1,6 +1,7 @@
 use super::*;
 use bytes::Bytes;
 use stator_api::openai;
+use stator_protos::worker::guide::Form;
 use std::path::Path;
 
 /// A model that thinks and calls tools, by its template.
@@ -20,10 +21,10 @@ fn model() -> Model {
 fn read(members: &str, prompt_end: &str, text: &str) -> (String, String, Vec<String>, Choice) {
     let model = model();
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],{members}}}"#);
-    let request = openai::chat::read(body.as_bytes()).expect("a sound body");
+    let mut request = openai::chat::read(body.as_bytes()).expect("a sound body");
     let prompt = model.encode_prompt(prompt_end, false).expect("tokens");
-    let options = &request.options;
-    let reading = AnswerReading::new(&model, request.tools, options.include_reasoning, &prompt);
+    let options = &mut request.options;
+    let reading = AnswerReading::new(&model, request.tools, options, &prompt).expect("one form");
     let mut choice = Choice::new(&model, options, reading.as_ref(), String::new());
     for id in model.encode_prompt(text, false).expect("tokens") {
         let logprobs = TokenLogprobs { token_id: id, ..TokenLogprobs::default() };
@@ -112,5 +113,31 @@ fn answers_of_models_without_markup_are_text() {
         })],
     )
     .expect("a tokenizer of one word");
-    assert!(AnswerReading::new(&model, None, true, &[0]).is_none());
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
+    let mut options = openai::chat::read(body).expect("a sound body").options;
+    let reading = AnswerReading::new(&model, None, &mut options, &[0]).expect("no form");
+    assert!(reading.is_none());
+}
+
+#[test]
+fn a_forced_call_gives_the_answer_its_form() {
+    let model = model();
+    let read = |members: &str| {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],{TOOLS},{members}}}"#
+        );
+        let mut request = openai::chat::read(body.as_bytes()).expect("a sound body");
+        let read = AnswerReading::new(&model, request.tools, &mut request.options, &[5]);
+        read.map(|_| (request.options.guide_field, request.options.sampling))
+    };
+    let (field, sampling) = read(r#""tool_choice":"required""#).expect("one form");
+    assert_eq!(field, Some("tool_choice"));
+    assert!(
+        matches!(sampling.form(), Some(Form::StructuralTag(tag)) if tag.contains("<tool_call>"))
+    );
+    let both = r#""tool_choice":"required","response_format":{"type":"json_object"}"#;
+    let error = read(both).expect_err("two forms");
+    assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some("tool_choice")));
+    let (field, sampling) = read(r#""tool_choice":"auto""#).expect("no form");
+    assert_eq!((field, sampling.form()), (None, None));
 }

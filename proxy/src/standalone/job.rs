@@ -55,10 +55,6 @@ pub(crate) fn prepare(
     let notes = FieldNotes::new(settings.unknown_fields);
     let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } =
         stator_api::read(api, body, &notes)?;
-    if tools.as_ref().is_some_and(|tools| tools.is_forced()) {
-        let message = "forcing a tool call is not supported: tool_choice must be auto or none";
-        return Err(ApiError::unsupported("tool_choice", message));
-    }
     let served = catalog.find(&model)?;
     trace.enter("tokenize");
     let prompts = tokens(&served.model, &input)?;
@@ -72,11 +68,14 @@ pub(crate) fn prepare(
     if api == Api::Messages {
         clamp_max_tokens(record, &mut options, &prompts);
     }
+    // Completions are text, whatever it says. A form of the answer must be known before sampling.
+    let reading = match prompts.first() {
+        Some(prompt) if api != Api::Completions => {
+            AnswerReading::new(&served.model, tools, &mut options, prompt)?
+        }
+        _ => None,
+    };
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
-    // Completions are text, whatever it says.
-    let reading = (api != Api::Completions).then(|| prompts.first()).flatten().and_then(|prompt| {
-        AnswerReading::new(&served.model, tools, options.include_reasoning, prompt)
-    });
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let said = SteeringHeaders::of(|name| exchange.header(name));
     let plan = Plan {

@@ -4,12 +4,16 @@ use super::segment::Segments;
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use stator_api::delta::FinishReason;
-use stator_api::{ToolChoice, ToolUse};
+use stator_api::openai::ApiError;
+use stator_api::{GenerateOptions, ToolChoice, ToolUse};
 use stator_markup::families::CallIds;
 use stator_markup::tools::KnownTools;
-use stator_markup::{EventSink, OutputEvent, OutputParser, OutputPlace};
-use stator_markup::{ReasoningFamily, ToolFamily};
+use stator_markup::{
+    EventSink, ForcedCalls, OutputEvent, OutputParser, OutputPlace, ReasoningFamily, ToolFamily,
+    forced_calls,
+};
 use stator_model::{Model, StopMatcher};
+use stator_protos::worker::guide::Form;
 
 /// Letters and digits of an id in OpenAI's form.
 const ID_LETTERS: usize = 24;
@@ -41,18 +45,32 @@ struct CallRule {
 }
 
 impl AnswerReading {
-    /// The reading of answers to a prompt; none where answers are text.
+    /// The reading of answers to a prompt; none where answers are text. Calls that the request
+    /// forces become the form of the answer, in `options`.
+    ///
+    /// # Errors
+    ///
+    /// 422 for a request that gives the answer another form.
     pub(super) fn new(
         model: &Model,
         tools: Option<ToolUse<'_>>,
-        include_reasoning: bool,
+        options: &mut GenerateOptions,
         prompt: &[u32],
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>, ApiError> {
         let markup = model.markup();
         if tools.is_none() && !markup.is_needed() {
-            return None;
+            return Ok(None);
         }
         let reasoning = markup.reasoning();
+        let inside = reasoning.is_some() && model.begins_inside_thoughts(prompt);
+        let mut calls = markup.tools().filter(|family| tools.is_some() || family.holds_reasoning());
+        if let Some(tools) = &tools {
+            let thoughts = reasoning.filter(|_| inside);
+            if let Some(forced) = forced_calls(markup.tools(), tools, thoughts) {
+                calls = ToolFamily::find(forced.family);
+                force(tools, forced, options)?;
+            }
+        }
         let rule = match &tools {
             // Harmony's calls are markup where nobody asked for them, too.
             None => CallRule { dropped: true, ..CallRule::default() },
@@ -62,16 +80,15 @@ impl AnswerReading {
                 named: matches!(tools.choice, ToolChoice::Named(_)),
             },
         };
-        let has_tools = tools.is_some();
         let functions = tools.map(|tools| tools.into_owned().functions).unwrap_or_default();
-        Some(Self {
-            calls: markup.tools().filter(|family| has_tools || family.holds_reasoning()),
+        Ok(Some(Self {
+            calls,
             reasoning,
             tools: KnownTools::new(functions),
-            inside: reasoning.is_some() && model.begins_inside_thoughts(prompt),
-            include_reasoning,
+            inside,
+            include_reasoning: options.include_reasoning,
             rule,
-        })
+        }))
     }
 
     /// Whether markers of calls are looked for.
@@ -91,6 +108,28 @@ impl AnswerReading {
             enough: false,
             stopped: false,
             told_text: false,
+        }
+    }
+}
+
+/// Gives the answer the form of its calls.
+fn force(
+    tools: &ToolUse<'_>,
+    forced: ForcedCalls,
+    options: &mut GenerateOptions,
+) -> Result<(), ApiError> {
+    let field = if tools.is_forced() { "tool_choice" } else { "tools" };
+    match options.guide_field {
+        // Strict functions are held by nothing where the answer has a form of its own.
+        Some(_) if !tools.is_forced() => Ok(()),
+        Some(other) => {
+            let message = format!("{other} and {field} each give the answer a form: one may");
+            Err(ApiError::impossible(field, message))
+        }
+        None => {
+            options.guide_field = Some(field);
+            options.sampling.guide = Some(Form::StructuralTag(forced.structural_tag).into());
+            Ok(())
         }
     }
 }

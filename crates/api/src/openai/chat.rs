@@ -88,15 +88,14 @@ fn conversation<'a>(
     let shown = tool_use.is_some_and(|tool_use| tool_use.choice != ToolChoice::None);
     let called = || messages.iter().any(|message| matches!(message.role, Role::Tool));
     let definitions = definitions.filter(|_| shown || called());
+    let effort = body.reasoning_effort.take();
     Ok(Conversation {
         messages,
         tools: definitions,
-        thinking: None,
+        // Without an effort there are no thoughts; the level is the template's.
+        thinking: effort.as_ref().map(|effort| effort.0 != "none"),
         documents: body.documents.take(),
-        template_kwargs: template_kwargs(
-            body.chat_template_kwargs.take(),
-            body.reasoning_effort.take(),
-        )?,
+        template_kwargs: template_kwargs(body.chat_template_kwargs.take(), effort)?,
         add_generation_prompt,
         continue_final_message,
         add_special_tokens: body.add_special_tokens.unwrap_or(false),

@@ -30,6 +30,25 @@ pub struct ToolFamily {
     pub calls: CallMarkup,
     /// The form of the ids of its calls.
     pub ids: CallIds,
+    /// Its calls as text around JSON, where arguments are JSON: models can be held to it.
+    pub text: Option<CallText>,
+}
+
+/// A call as text around the JSON of its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct CallText {
+    /// Text around all calls; empty where there is none.
+    pub section: (&'static str, &'static str),
+    /// Text before and behind the name.
+    pub begin: (&'static str, &'static str),
+    /// Text behind a number that follows; empty for calls that have none.
+    pub numbered: &'static str,
+    /// Text behind the arguments.
+    pub end: &'static str,
+    /// Text between two calls.
+    pub separator: &'static str,
+    /// The beginning of a call that gives it away.
+    pub trigger: &'static str,
 }
 
 /// The notation of calls.

@@ -15,6 +15,7 @@ mod call_object;
 mod coerce;
 mod event;
 pub mod families;
+mod forced;
 mod harmony;
 mod json_calls;
 mod json_value;
@@ -30,4 +31,5 @@ pub mod tools;
 
 pub use event::{EventSink, OutputEvent, OutputPlace};
 pub use families::{ReasoningFamily, ToolFamily};
+pub use forced::{ForcedCalls, forced_calls};
 pub use output::OutputParser;

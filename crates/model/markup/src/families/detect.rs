@@ -16,7 +16,7 @@ pub struct ModelTraits<'a> {
 const TOOL_SIGNS: &[(&str, &str)] = &[
     ("<|channel|>", "harmony"),
     ("<｜DSML｜", "deepseek_v3_2"),
-    ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
+    ("<｜tool▁calls▁begin｜>", "deepseek_v3_1"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
     ("<minimax:tool_call>", "minimax_m2"),
     ("<seed:tool_call>", "seed_oss"),
@@ -68,7 +68,12 @@ const REASONING_TYPES: &[(&str, &str)] = &[("gpt_oss", "gpt_oss"), ("deepseek_v3
 
 /// The family of a model's calls, where its files give it away.
 pub fn tools_of(traits: ModelTraits<'_>) -> Option<&'static ToolFamily> {
-    ToolFamily::find(sign(traits, TOOL_SIGNS, TOOL_TYPES)?)
+    let name = match sign(traits, TOOL_SIGNS, TOOL_TYPES)? {
+        // The older one of two families with the same markers puts its JSON into a fence.
+        "deepseek_v3_1" if traits.template.contains("```json") => "deepseek_v3",
+        name => name,
+    };
+    ToolFamily::find(name)
 }
 
 /// The family of a model's thoughts, where its files give it away.
@@ -90,5 +95,38 @@ impl ToolFamily {
     /// Whether calls and thoughts are one markup, which one family reads.
     pub fn holds_reasoning(&self) -> bool {
         matches!(self.calls, CallMarkup::Harmony)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(template: &str, tools: &str, reasoning: &str) {
+        let traits = ModelTraits { template, model_type: "" };
+        assert_eq!(tools_of(traits).map_or("", ToolFamily::name), tools, "{template}");
+        assert_eq!(reasoning_of(traits).map_or("", ReasoningFamily::name), reasoning, "{template}");
+    }
+
+    #[test]
+    fn templates_give_their_families_away() {
+        check("{{ messages }}", "", "");
+        check("<tool_call></tool_call> <think></think>", "hermes", "qwen3");
+        check("<tool_call>\n<function=", "qwen3_coder", "");
+        check("<tool_call> <arg_key> </think>", "glm45", "qwen3");
+        check("<｜tool▁calls▁begin｜> ```json", "deepseek_v3", "");
+        check("<｜tool▁calls▁begin｜>", "deepseek_v3_1", "");
+        check("[TOOL_CALLS] [THINK]", "mistral", "mistral");
+        check("<|start|><|channel|>", "harmony", "gpt_oss");
+    }
+
+    #[test]
+    fn every_sign_names_a_family() {
+        for (_, name) in TOOL_SIGNS.iter().chain(TOOL_TYPES) {
+            assert!(ToolFamily::find(name).is_some(), "{name}");
+        }
+        for (_, name) in REASONING_SIGNS.iter().chain(REASONING_TYPES) {
+            assert!(ReasoningFamily::find(name).is_some(), "{name}");
+        }
     }
 }

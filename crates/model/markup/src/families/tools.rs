@@ -1,7 +1,7 @@
 //! The table of families of calls.
 
 use super::{
-    CallIds, CallMarkup, CallObjectForm, HeadForm, JsonMarkup, NamedMarkup, PythonMarkup,
+    CallIds, CallMarkup, CallObjectForm, CallText, HeadForm, JsonMarkup, NamedMarkup, PythonMarkup,
     TagMarkup, ToolFamily,
 };
 
@@ -29,7 +29,7 @@ const fn family(
     openers: &'static [&'static str],
     calls: CallMarkup,
 ) -> ToolFamily {
-    ToolFamily { names, openers, at_start: false, calls, ids: CallIds::OpenAi }
+    ToolFamily { names, openers, at_start: false, calls, ids: CallIds::OpenAi, text: None }
 }
 
 /// Functions with parameters, as Qwen's coders write them.
@@ -103,11 +103,21 @@ const DEEPSEEK: NamedMarkup = NamedMarkup {
 
 /// All families of calls.
 pub static TOOLS: &[ToolFamily] = &[
-    family(
-        &["hermes", "qwen", "qwen25", "qwen3_json", "granite4", "trinity", "jan", "nous"],
-        &["<tool_call>"],
-        json(&["</tool_call>"]),
-    ),
+    ToolFamily {
+        text: Some(CallText {
+            section: ("", ""),
+            begin: ("<tool_call>\n{\"name\": \"", "\", \"arguments\": "),
+            numbered: "",
+            end: "}\n</tool_call>",
+            separator: "\n",
+            trigger: "<tool_call>",
+        }),
+        ..family(
+            &["hermes", "qwen", "qwen25", "qwen3_json", "granite4", "trinity", "jan", "nous"],
+            &["<tool_call>"],
+            json(&["</tool_call>"]),
+        )
+    },
     family(&["longcat"], &["<longcat_tool_call>"], json(&["</longcat_tool_call>"])),
     family(&["ernie45"], &["<tool_call>"], json(&["</tool_call>"])),
     ToolFamily {
@@ -116,6 +126,14 @@ pub static TOOLS: &[ToolFamily] = &[
         at_start: true,
         calls: bare(&[]),
         ids: CallIds::OpenAi,
+        text: Some(CallText {
+            section: ("", ""),
+            begin: ("{\"name\": \"", "\", \"parameters\": "),
+            numbered: "",
+            end: "}",
+            separator: "; ",
+            trigger: "{\"name\": ",
+        }),
     },
     ToolFamily {
         names: &["xlam"],
@@ -123,13 +141,15 @@ pub static TOOLS: &[ToolFamily] = &[
         at_start: true,
         calls: bare(&["</tool_call>", "\n```", "```"]),
         ids: CallIds::OpenAi,
+        text: None,
     },
     ToolFamily {
         names: &["json"],
-        openers: &["[{", "{", "[ {", "[\n{"],
+        openers: &["[", "{"],
         at_start: true,
         calls: bare(&[]),
         ids: CallIds::OpenAi,
+        text: None,
     },
     ToolFamily {
         names: &["pythonic"],
@@ -137,6 +157,7 @@ pub static TOOLS: &[ToolFamily] = &[
         at_start: true,
         calls: CallMarkup::Python(PythonMarkup { closers: &[], bare: true }),
         ids: CallIds::OpenAi,
+        text: None,
     },
     ToolFamily {
         names: &["llama4_pythonic"],
@@ -144,6 +165,7 @@ pub static TOOLS: &[ToolFamily] = &[
         at_start: true,
         calls: CallMarkup::Python(PythonMarkup { closers: &["<|python_end|>"], bare: true }),
         ids: CallIds::OpenAi,
+        text: None,
     },
     family(
         &["lfm2"],
@@ -170,17 +192,50 @@ pub static TOOLS: &[ToolFamily] = &[
             }),
         )
     },
-    family(
-        &["deepseek_v3", "deepseekv3", "deepseek_v3_1", "deepseek_v31", "deepseekv31"],
-        &["<｜tool▁calls▁begin｜>"],
-        CallMarkup::Named(DEEPSEEK),
-    ),
+    ToolFamily {
+        text: Some(CallText {
+            section: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            begin: ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n"),
+            numbered: "",
+            end: "\n```<｜tool▁call▁end｜>",
+            separator: "\n",
+            trigger: "<｜tool▁calls▁begin｜>",
+        }),
+        ..family(
+            &["deepseek_v3", "deepseekv3"],
+            &["<｜tool▁calls▁begin｜>"],
+            CallMarkup::Named(DEEPSEEK),
+        )
+    },
+    ToolFamily {
+        text: Some(CallText {
+            section: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            begin: ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"),
+            numbered: "",
+            end: "<｜tool▁call▁end｜>",
+            separator: "",
+            trigger: "<｜tool▁calls▁begin｜>",
+        }),
+        ..family(
+            &["deepseek_v3_1", "deepseek_v31", "deepseekv31"],
+            &["<｜tool▁calls▁begin｜>"],
+            CallMarkup::Named(DEEPSEEK),
+        )
+    },
     family(
         &["deepseek_v3_2", "deepseek_v32", "deepseekv32", "deepseek_v4", "deepseekv4"],
         &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
         CallMarkup::Tags(DSML_TAGS),
     ),
     ToolFamily {
+        text: Some(CallText {
+            section: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+            begin: ("<|tool_call_begin|>functions.", ":"),
+            numbered: "<|tool_call_argument_begin|>",
+            end: "<|tool_call_end|>",
+            separator: "",
+            trigger: "<|tool_calls_section_begin|>",
+        }),
         ids: CallIds::Kimi,
         ..family(
             &["kimi_k2", "kimi_k25"],

@@ -1,0 +1,190 @@
+//! Calls that a model must write: the form that holds it to them.
+//!
+//! Source: xgrammar's structural tags, which vLLM, SGLang and TensorRT-LLM take, and the built-in
+//! engine as well.
+
+use crate::families::{CallText, ReasoningFamily, ToolFamily};
+use serde_json::{Value, json};
+use stator_api::tools::{Function, ToolChoice, ToolUse};
+
+/// The form of answers with forced calls, and the family that reads them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForcedCalls {
+    /// A structural tag, as text of JSON.
+    pub structural_tag: String,
+    /// Name of the family that reads the answers.
+    pub family: &'static str,
+}
+
+/// The form for what a request asks of its tools: a call at least, a certain one, or calls that fit
+/// the schemas of strict functions. None where nothing is asked that a form could hold.
+///
+/// The calls are in the family's own markup where that is JSON; in others models write a list of
+/// objects. `open_thoughts` is the family of thoughts that the prompt has opened: these come first.
+pub fn forced_calls(
+    family: Option<&'static ToolFamily>,
+    tools: &ToolUse<'_>,
+    open_thoughts: Option<&'static ReasoningFamily>,
+) -> Option<ForcedCalls> {
+    let named = |function: &&Function<'_>| match &tools.choice {
+        ToolChoice::Named(name) => function.name == *name,
+        _ => true,
+    };
+    let functions: Vec<_> = tools.functions.iter().filter(named).collect();
+    let text = family.and_then(|family| Some((family, family.text.as_ref()?)));
+    let one = !tools.parallel || matches!(tools.choice, ToolChoice::Named(_));
+    let (format, family) = match (tools.is_forced(), text) {
+        (true, Some((family, text))) => (forced(text, &functions, one), family.name()),
+        (true, None) => (list_of_objects(&functions, one), "json"),
+        (false, Some((family, text)))
+            if tools.choice == ToolChoice::Auto && functions.iter().any(|it| it.strict) =>
+        {
+            (free(text, &functions, one), family.name())
+        }
+        (false, _) => return None,
+    };
+    let format = match open_thoughts.and_then(|thoughts| thoughts.closers.last()) {
+        Some(closer) => json!({"type": "sequence", "elements": [
+            {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": closer},
+            {"type": "regex", "pattern": "\\n{0,2}"},
+            format,
+        ]}),
+        None => format,
+    };
+    let tag = json!({"type": "structural_tag", "format": format});
+    Some(ForcedCalls { structural_tag: tag.to_string(), family })
+}
+
+/// Calls and nothing else.
+fn forced(text: &CallText, functions: &[&Function<'_>], one: bool) -> Value {
+    let tags: Vec<_> = functions.iter().map(|function| call(text, function, true)).collect();
+    let calls = json!({"type": "tags_with_separator", "tags": tags, "separator": text.separator,
+        "at_least_one": true, "stop_after_first": one});
+    match text.section {
+        ("", "") => calls,
+        (begin, end) => json!({"type": "tag", "begin": begin, "content": calls, "end": end}),
+    }
+}
+
+/// Text in which calls fit the schemas of strict functions.
+fn free(text: &CallText, functions: &[&Function<'_>], one: bool) -> Value {
+    match text.section {
+        ("", "") => {
+            let tags: Vec<_> = functions.iter().map(|it| call(text, it, it.strict)).collect();
+            json!({"type": "triggered_tags", "triggers": [text.trigger], "tags": tags,
+                "at_least_one": false, "stop_after_first": one})
+        }
+        (begin, end) => {
+            let tags: Vec<_> = functions.iter().map(|it| call(text, it, it.strict)).collect();
+            let calls = json!({"type": "tags_with_separator", "tags": tags,
+                "separator": text.separator, "at_least_one": true, "stop_after_first": one});
+            json!({"type": "triggered_tags", "triggers": [begin], "at_least_one": false,
+                "tags": [{"type": "tag", "begin": begin, "content": calls, "end": end}]})
+        }
+    }
+}
+
+/// One call; its arguments fit the schema if `strict`.
+fn call(text: &CallText, function: &Function<'_>, strict: bool) -> Value {
+    let schema = match strict {
+        true => schema(function),
+        false => json!({"type": "object"}),
+    };
+    let arguments = json!({"type": "json_schema", "json_schema": schema});
+    let content = match text.numbered {
+        "" => arguments,
+        behind => json!({"type": "sequence", "elements": [
+            {"type": "regex", "pattern": "[0-9]{1,4}"},
+            {"type": "const_string", "value": behind},
+            arguments,
+        ]}),
+    };
+    let (before, behind) = text.begin;
+    let begin = format!("{before}{}{behind}", function.name);
+    json!({"type": "tag", "begin": begin, "content": content, "end": text.end})
+}
+
+/// `[{"name": …, "parameters": …}, …]`, which every model can write.
+fn list_of_objects(functions: &[&Function<'_>], one: bool) -> Value {
+    let object = |function: &&Function<'_>| {
+        json!({"type": "object", "additionalProperties": false, "required": ["name", "parameters"],
+            "properties": {"name": {"const": function.name}, "parameters": schema(function)}})
+    };
+    let objects: Vec<_> = functions.iter().map(object).collect();
+    let mut list = json!({"type": "array", "minItems": 1, "items": {"anyOf": objects}});
+    if one {
+        list["maxItems"] = 1.into();
+    }
+    json!({"type": "json_schema", "json_schema": list})
+}
+
+fn schema(function: &Function<'_>) -> Value {
+    let schema = function.parameters.as_ref().and_then(|it| serde_json::to_value(it).ok());
+    schema.unwrap_or_else(|| json!({"type": "object"}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(choice: ToolChoice<'static>, strict: bool) -> ToolUse<'static> {
+        let function =
+            |name: &'static str, strict| Function { name: name.into(), parameters: None, strict };
+        let functions = vec![function("f", strict), function("g", false)];
+        ToolUse { functions, choice, parallel: true }
+    }
+
+    fn format(family: &str, tools: &ToolUse<'_>, thoughts: &str) -> Value {
+        let forced = forced_calls(ToolFamily::find(family), tools, ReasoningFamily::find(thoughts));
+        let forced = forced.expect("a form");
+        let tag: Value = serde_json::from_str(&forced.structural_tag).expect("JSON");
+        tag["format"].clone()
+    }
+
+    #[test]
+    fn a_forced_call_is_in_the_family_s_markup() {
+        let format = format("hermes", &tools(ToolChoice::Required, false), "");
+        assert_eq!(format["type"], "tags_with_separator");
+        assert_eq!(format["tags"][1]["begin"], "<tool_call>\n{\"name\": \"g\", \"arguments\": ");
+        assert_eq!(
+            (&format["at_least_one"], &format["stop_after_first"]),
+            (&json!(true), &json!(false))
+        );
+    }
+
+    #[test]
+    fn a_named_call_is_the_only_one() {
+        let format = format("kimi_k2", &tools(ToolChoice::Named("g".into()), false), "");
+        let calls = &format["content"];
+        assert_eq!(format["begin"], "<|tool_calls_section_begin|>");
+        assert_eq!(
+            (calls["tags"].as_array().map(Vec::len), &calls["stop_after_first"]),
+            (Some(1), &json!(true))
+        );
+        assert_eq!(calls["tags"][0]["begin"], "<|tool_call_begin|>functions.g:");
+    }
+
+    #[test]
+    fn families_without_json_write_a_list() {
+        let forced =
+            forced_calls(ToolFamily::find("glm45"), &tools(ToolChoice::Required, false), None);
+        assert_eq!(forced.expect("a form").family, "json");
+    }
+
+    #[test]
+    fn thoughts_come_first() {
+        let format = format("hermes", &tools(ToolChoice::Required, false), "qwen3");
+        assert_eq!(format["elements"][0]["end"], "</think>");
+        assert_eq!(format["elements"][2]["type"], "tags_with_separator");
+    }
+
+    #[test]
+    fn strict_functions_are_held_to_their_schemas_in_free_text() {
+        let format = format("hermes", &tools(ToolChoice::Auto, true), "");
+        assert_eq!(format["triggers"], json!(["<tool_call>"]));
+        let none = |choice, strict| {
+            forced_calls(ToolFamily::find("hermes"), &tools(choice, strict), None).is_none()
+        };
+        assert!(none(ToolChoice::Auto, false) && none(ToolChoice::None, true));
+    }
+}
