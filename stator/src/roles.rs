@@ -268,8 +268,8 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
         examples: [
             ("stator operate reset-cache", "makes this machine's engine forget cached prefixes"),
             (
-                "stator operate --agent http://10.0.0.7:7000 load-adapter law /adapters/law",
-                "loads a LoRA adapter elsewhere",
+                "stator operate --agent http://10.0.0.7:7000 kv-status",
+                "shows the KV tiers of another machine's agent",
             ),
         ],
         experts: &[],

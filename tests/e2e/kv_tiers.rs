@@ -18,29 +18,29 @@ use std::path::Path;
 use tonic::transport::Channel;
 
 /// Tokens of the prompts: 18 whole blocks of 16, and some more.
-const PROMPT: usize = 300;
+pub(crate) const PROMPT: usize = 300;
 /// Of these, the ones that are cached at most.
-const CACHED: usize = 288;
+pub(crate) const CACHED: usize = 288;
 /// Blocks of a prompt and eight tokens of its answer, the last of which is never computed.
-const BLOCKS: usize = 19;
+pub(crate) const BLOCKS: usize = 19;
 
 /// An agent whose engine has memory for one prompt, and tiers.
-struct Tiered {
-    process: Process,
+pub(crate) struct Tiered {
+    pub(crate) process: Process,
     client: WorkerClient<Channel>,
-    metrics: Client,
+    pub(crate) metrics: Client,
     record: AgentRecord,
 }
 
 impl Tiered {
     /// An agent with a disk tier.
-    async fn begin(home: &Path) -> Self {
+    pub(crate) async fn begin(home: &Path) -> Self {
         let disk = format!("--kv-disk-dir={}", home.join("kv").display());
         Self::above(home, &[&disk, "--kv-disk-gb=0.2"]).await
     }
 
     /// An agent whose host memory has the tiers of these flags below it.
-    async fn above(home: &Path, tiers: &[&str]) -> Self {
+    pub(crate) async fn above(home: &Path, tiers: &[&str]) -> Self {
         let dir = format!("--discovery-dir={}", home.join("agents").display());
         let mut flags = vec!["--agent-id=tiered", "--model-name=tiny", "--workers=1"];
         flags.extend(["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05"]);
@@ -55,18 +55,18 @@ impl Tiered {
     }
 
     /// Blocks that requests found in a place.
-    async fn hits(&self, place: &str) -> f64 {
+    pub(crate) async fn hits(&self, place: &str) -> f64 {
         let name = format!("stator_kv_hit_blocks_total{{from=\"{place}\"}}");
         gauge(&self.metrics, &name).await.unwrap_or(0.0)
     }
 
     /// Waits until a medium holds so many blocks.
-    async fn holds(&self, medium: &str, blocks: usize) {
+    pub(crate) async fn holds(&self, medium: &str, blocks: usize) {
         let name = format!("stator_kv_blocks{{medium=\"{medium}\"}}");
         gauge_becomes(&self.metrics, &name, blocks as f64).await;
     }
 
-    async fn ends(mut self) {
+    pub(crate) async fn ends(mut self) {
         self.process.terminate();
         assert!(self.process.ended().await.success(), "{}", self.process.log());
     }

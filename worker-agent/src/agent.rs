@@ -11,7 +11,7 @@ use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::kv::peers::KvPeers;
-use crate::kv::tiers::TierOrder;
+use crate::kv::tiers::{TierDesk, TierOrder};
 use crate::metrics::{AgentMetrics, DeviceMetrics};
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
@@ -73,10 +73,11 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         Runs::Own(engine) => {
             let engine = engine.clone();
             let tiers = tier_order(&settings, &admin.metrics, peers);
+            let desk = tiers.as_ref().map(|order| order.desk.clone()).unwrap_or_default();
             let load = move || crate::model_loader::load(&engine, tiers);
             let loading = tokio::task::spawn_blocking(load);
             let (loaded, tiers) = loading.await.context("loading the model failed")??;
-            ServedModel::with_tiers(loaded, tiers)
+            ServedModel::with_tiers(loaded, tiers, desk)
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
@@ -110,7 +111,8 @@ fn tier_order(
     let counted = KvMetrics::default();
     metrics.register(|registry| counted.register(registry));
     let object_key = settings.access.kv.object_key;
-    Some(TierOrder { settings: tiers, metrics: counted, object_key, peers })
+    let desk = TierDesk::new();
+    Some(TierOrder { settings: tiers, metrics: counted, object_key, peers, desk })
 }
 
 /// Starts an agent around existing engines; it runs until `shutdown`.
@@ -125,7 +127,8 @@ pub async fn start(
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
     let admin = AdminServer::serve(&settings, metrics).await?;
-    launch(settings, ServedModel::with_tiers(loaded, Vec::new()), admin, shutdown).await
+    let served = ServedModel::with_tiers(loaded, Vec::new(), TierDesk::default());
+    launch(settings, served, admin, shutdown).await
 }
 
 /// Binds the planes, starts the workers, registers them and serves.
@@ -158,7 +161,7 @@ async fn launch(
         availability: availability.clone(),
     };
     let mut engines = RunningEngines::start(served.engines, &settings, &admin, &reports)?;
-    let operated = engines.operated(&availability);
+    let operated = (engines.operated(&availability), served.desk);
     let files = served.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         engines.take_handles(),

@@ -1,15 +1,25 @@
 //! Operations on engines: the second service of the agent's gRPC port.
 
 pub(crate) mod access;
+mod caller;
 pub(crate) mod client;
+mod kv;
+mod kv_client;
+mod kv_prompt;
+mod kv_text;
 
 use crate::availability::Availability;
+use crate::kv::tiers::TierDesk;
 use crate::operations::access::Access;
 use crate::worker::{Command, OperationOrder};
+use kv::KvRefusal;
 use stator_dialect::{Fault, Operation};
+use stator_protos::worker::operate_kv_request;
 use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::operations_server::Operations;
-use stator_protos::worker::{OperateRequest, OperateResponse};
+use stator_protos::worker::{
+    OperateKvRequest, OperateKvResponse, OperateRequest, OperateResponse,
+};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
@@ -26,6 +36,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Service {
     /// OperatedEngines to operate.
     pub(crate) engines: OperatedEngines,
+    /// Tiers to operate.
+    pub(crate) tiers: TierDesk,
     /// Check of callers.
     pub(crate) access: Access,
 }
@@ -87,6 +99,27 @@ async fn order<T>(
 
 #[tonic::async_trait]
 impl Operations for Service {
+    async fn operate_kv(
+        &self,
+        request: Request<OperateKvRequest>,
+    ) -> Result<Response<OperateKvResponse>, Status> {
+        self.access.check(request.metadata(), request.extensions()).await?;
+        let (request, tiers) = (request.into_inner(), self.tiers.clone());
+        if !matches!(request.operation, Some(operate_kv_request::Operation::Look(_))) {
+            let operation = kv::shown(&request);
+            tracing::info!(operation, "an operation on KV tiers was asked for");
+        }
+        // It may look at a million blocks.
+        let done = tokio::task::spawn_blocking(move || kv::operate(request, &tiers)).await;
+        match done.map_err(|error| Status::internal(error.to_string()))? {
+            Ok(response) => Ok(Response::new(response)),
+            Err(refusal @ KvRefusal::NoTiers(_)) => {
+                Err(Status::failed_precondition(refusal.to_string()))
+            }
+            Err(refusal) => Err(Status::invalid_argument(refusal.to_string())),
+        }
+    }
+
     async fn operate(
         &self,
         request: Request<OperateRequest>,

@@ -2,7 +2,7 @@
 
 use crate::config::KvTrust;
 use crate::kv::offer::KvOffer;
-use crate::kv::tiers::WorkerTiers;
+use crate::kv::tiers::{TierDesk, WorkerTiers};
 use crate::stock;
 use stator_engine::Engine;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
@@ -38,6 +38,8 @@ pub(crate) struct ServedModel {
     pub(crate) workers: Vec<WorkerSlot>,
     /// The engines' profile for the fleet.
     pub(crate) profile: ProfileRecord,
+    /// Where operators find the tiers of the engines.
+    pub(crate) desk: TierDesk,
     /// The engines.
     pub(crate) engines: ModelEngines,
 }
@@ -88,7 +90,11 @@ impl ServedModel {
 
 impl ServedModel {
     /// A model whose engines have these tiers: as many as engines, or none.
-    pub(crate) fn with_tiers(loaded: LoadedModel, tiers: Vec<WorkerTiers>) -> Self {
+    pub(crate) fn with_tiers(
+        loaded: LoadedModel,
+        tiers: Vec<WorkerTiers>,
+        desk: TierDesk,
+    ) -> Self {
         let LoadedModel { model, files, engines } = loaded;
         let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
@@ -100,6 +106,6 @@ impl ServedModel {
         let own = engines.into_iter().zip(tiers);
         let own = own.map(|(loaded, tiers)| OwnWorker { loaded, tiers }).collect();
         let profile = ProfileRecord::default();
-        Self { model, files, workers, profile, engines: ModelEngines::Own(own) }
+        Self { model, files, workers, profile, desk, engines: ModelEngines::Own(own) }
     }
 }

@@ -75,6 +75,16 @@ impl ReadSpeed {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
+    /// Measured time until the first of several reads has ended, less its own time.
+    pub fn latency(&self) -> Duration {
+        Duration::from_secs_f64(self.latency.mean)
+    }
+
+    /// Measured time for each further read.
+    pub fn block(&self) -> Duration {
+        Duration::from_secs_f64(self.per_block.mean)
+    }
+
     /// Reads in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight

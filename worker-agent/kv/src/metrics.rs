@@ -1,13 +1,20 @@
 //! The block store's metrics, all of them. Counters end in `_total` where they are rendered.
 
+mod decisions;
+mod held;
+mod totals;
+
+pub use totals::{HitTotals, TierTotals, WayTotals};
+
 use crate::tier::TierError;
+use decisions::DecisionMetrics;
+pub(crate) use held::HeldBlocks;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use stator_protos::kv_event::Medium;
 use std::time::Duration;
 
 /// Metrics of a process's block stores. Cheap to clone.
@@ -20,6 +27,7 @@ pub struct KvMetrics {
     filled: Family<FilledLabels, Counter>,
     hits: Family<HitLabels, Counter>,
     slots: Gauge,
+    decisions: DecisionMetrics,
     /// Blocks that requests asked for.
     pub(crate) asked: Counter,
     /// Blocks that were lent to other agents.
@@ -127,6 +135,7 @@ impl Default for KvMetrics {
             filled: Family::default(),
             hits: Family::default(),
             slots: Gauge::default(),
+            decisions: DecisionMetrics::default(),
             asked: Counter::default(),
             lent: Counter::default(),
             direct_bytes: Counter::default(),
@@ -157,6 +166,7 @@ impl KvMetrics {
         registry.register("direct_bytes", help, self.direct_bytes.clone());
         let help = "Blocks in host memory that no longer had their checksum";
         registry.register("corrupt_blocks", help, self.corrupt.clone());
+        self.decisions.register(registry);
     }
 
     /// Counts a tier's work that has ended.
@@ -182,61 +192,6 @@ impl KvMetrics {
     }
 }
 
-/// Blocks that one cache holds: its part of the gauges, which goes with the cache.
-#[derive(Debug)]
-pub(crate) struct HeldBlocks {
-    metrics: KvMetrics,
-    slots: u32,
-    blocks: [i64; Medium::ALL.len()],
-}
-
-impl HeldBlocks {
-    /// A cache with so many slots, and no blocks yet.
-    pub(crate) fn new(metrics: &KvMetrics, slots: u32) -> Self {
-        metrics.slots.inc_by(slots.into());
-        Self { metrics: metrics.clone(), slots, blocks: [0; Medium::ALL.len()] }
-    }
-
-    /// Counts a block that a medium holds from now on.
-    pub(crate) fn stored(&mut self, medium: Medium) {
-        self.add(medium, 1);
-    }
-
-    /// Counts a block that a medium holds no more.
-    pub(crate) fn removed(&mut self, medium: Medium) {
-        self.add(medium, -1);
-    }
-
-    /// Counts that no medium holds any block any more.
-    pub(crate) fn clear(&mut self) {
-        for medium in Medium::ALL {
-            self.add(medium, -self.blocks[medium as usize]);
-        }
-    }
-
-    fn add(&mut self, medium: Medium, blocks: i64) {
-        self.blocks[medium as usize] += blocks;
-        self.metrics.blocks.get_or_create(&labels(medium)).inc_by(blocks);
-    }
-}
-
-impl Drop for HeldBlocks {
-    fn drop(&mut self) {
-        self.clear();
-        self.metrics.slots.dec_by(self.slots.into());
-    }
-}
-
-fn labels(medium: Medium) -> MediumLabels {
-    let medium = match medium {
-        Medium::Device => "device",
-        Medium::Host => "host",
-        Medium::Disk => "disk",
-        Medium::Remote => "remote",
-    };
-    MediumLabels { medium }
-}
-
 impl From<TierError> for TierOutcome {
     fn from(error: TierError) -> Self {
         match error {
@@ -252,6 +207,7 @@ impl From<TierError> for TierOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_protos::kv_event::Medium;
 
     #[test]
     fn names_carry_the_prefix_and_units() {
@@ -262,7 +218,7 @@ mod tests {
         let read = TierOperation { tier: "disk", way: TierWay::read, bytes: 4096, took };
         metrics.ended(read, None);
         metrics.ended(TierOperation { way: TierWay::write, ..read }, Some(TierError::Full));
-        let mut held = HeldBlocks::new(&metrics, 9);
+        let mut held = HeldBlocks::new(&metrics, 9, &[]);
         held.stored(Medium::Host);
         held.stored(Medium::Host);
         held.removed(Medium::Host);

@@ -18,6 +18,9 @@ pub trait Tier: Send + Sync {
     /// Writes a block from a slot, which nobody changes until the report.
     fn write(&self, write: TierWrite);
 
+    /// Forgets blocks, also such as are being written, and such as are not there.
+    fn forget(&self, names: &[BlockName]);
+
     /// Forgets all blocks.
     fn clear(&self);
 }

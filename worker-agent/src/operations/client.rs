@@ -1,18 +1,18 @@
 //! `stator operate`: asks an agent to do something to its engine.
 
 use crate::config::TokenArgs;
-use crate::operations::access::{HEADER, SCHEME};
+use super::access::SCHEME;
+use super::caller::Caller;
+use super::kv_client::{self, KvOperationArg};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use stator_protos::worker::operate_request::Operation as WireOperation;
-use stator_protos::worker::operations_client::OperationsClient;
 use stator_protos::worker::{
-    LoadAdapter, OperateRequest, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
+    LoadAdapter, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
     UnloadAdapter, UpdateWeights, Wake,
 };
 use stator_runtime::dial::DialArgs;
 use std::time::Duration;
-use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 
 /// Longest wait for a connection.
@@ -47,9 +47,20 @@ pub struct OperateArgs {
 
 // The same operations are three types: the command line has help texts and checks words, the
 // protocol has numbers that stay, and `stator_dialect::Operation` is what both become, checked.
-/// An operation on an engine.
+/// An operation.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperationArg {
+    /// On the engine as a whole.
+    #[command(flatten)]
+    Engine(EngineOperationArg),
+    /// On the tiers that keep KV outside the engine.
+    #[command(flatten)]
+    Kv(KvOperationArg),
+}
+
+/// An operation on an engine.
+#[derive(Clone, Debug, Subcommand)]
+pub enum EngineOperationArg {
     /// Forget all cached prefixes.
     ResetCache,
     /// Stop taking steps, and take no new requests.
@@ -100,14 +111,11 @@ pub async fn operate(args: OperateArgs) -> anyhow::Result<()> {
         target.with(|endpoint| endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT));
     let channel = target.connect().await;
     let channel = channel.with_context(|| format!("agent: cannot connect to {}", args.agent))?;
-    let operation = Some(args.operation.into());
-    let mut request = Request::new(OperateRequest { operation });
-    if let Some(token) = token {
-        request.metadata_mut().insert(HEADER, token);
+    let caller = Caller { channel, token };
+    match args.operation {
+        OperationArg::Engine(operation) => caller.operate(operation.into()).await,
+        OperationArg::Kv(operation) => kv_client::operate(caller, operation).await,
     }
-    let asked = OperationsClient::new(channel).operate(request).await;
-    asked.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
-    Ok(())
 }
 
 /// The header that shows the secret, if there is one.
@@ -120,21 +128,21 @@ fn token(args: &TokenArgs) -> Result<Option<MetadataValue<Ascii>>, String> {
     Ok(Some(value))
 }
 
-impl From<OperationArg> for WireOperation {
-    fn from(arg: OperationArg) -> Self {
+impl From<EngineOperationArg> for WireOperation {
+    fn from(arg: EngineOperationArg) -> Self {
         match arg {
-            OperationArg::ResetCache => Self::ResetCache(ResetCache {}),
-            OperationArg::Pause => Self::Pause(Pause {}),
-            OperationArg::Resume => Self::Resume(Resume {}),
-            OperationArg::Sleep { level } => Self::Sleep(Sleep { level }),
-            OperationArg::Wake => Self::Wake(Wake {}),
-            OperationArg::LoadAdapter { name, path } => {
+            EngineOperationArg::ResetCache => Self::ResetCache(ResetCache {}),
+            EngineOperationArg::Pause => Self::Pause(Pause {}),
+            EngineOperationArg::Resume => Self::Resume(Resume {}),
+            EngineOperationArg::Sleep { level } => Self::Sleep(Sleep { level }),
+            EngineOperationArg::Wake => Self::Wake(Wake {}),
+            EngineOperationArg::LoadAdapter { name, path } => {
                 Self::LoadAdapter(LoadAdapter { name, path })
             }
-            OperationArg::UnloadAdapter { name } => Self::UnloadAdapter(UnloadAdapter { name }),
-            OperationArg::StartProfile => Self::StartProfile(StartProfile {}),
-            OperationArg::StopProfile => Self::StopProfile(StopProfile {}),
-            OperationArg::UpdateWeights { request } => {
+            EngineOperationArg::UnloadAdapter { name } => Self::UnloadAdapter(UnloadAdapter { name }),
+            EngineOperationArg::StartProfile => Self::StartProfile(StartProfile {}),
+            EngineOperationArg::StopProfile => Self::StopProfile(StopProfile {}),
+            EngineOperationArg::UpdateWeights { request } => {
                 Self::UpdateWeights(UpdateWeights { request_json: request })
             }
         }

@@ -3,6 +3,7 @@
 use crate::config;
 use crate::events;
 use crate::kv::server;
+use crate::kv::tiers::TierDesk;
 use crate::operations;
 use crate::operations::access::Access;
 use crate::request_plane::listen::Listener;
@@ -32,11 +33,12 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Makes the services of this agent, for clients with `access`.
+    /// Makes the services of this agent, for clients with `access`. Operators reach engines and
+    /// tiers.
     pub(crate) fn new(
         agent: Arc<Agent>,
         events: events::serve::Service,
-        engines: operations::OperatedEngines,
+        (engines, tiers): (operations::OperatedEngines, TierDesk),
         access: &config::Access,
     ) -> Self {
         let key = access.kv.transfer_key.clone();
@@ -46,6 +48,7 @@ impl Services {
             events,
             operations: operations::Service {
                 engines,
+                tiers,
                 access: Access::new(access.operators.clone()),
             },
         }

@@ -88,6 +88,7 @@ pub(crate) async fn start(
         files: proxy_files(&files),
         workers: (0..description.ranks.max(1)).map(worker).collect(),
         profile: profile(&settings, &description),
+        desk: tiers.as_ref().map(TierService::desk).unwrap_or_default(),
         engines: ModelEngines::Stock(Box::new(StockEngine {
             settings,
             probe,

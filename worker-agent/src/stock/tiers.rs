@@ -3,7 +3,7 @@
 
 use crate::config::{Origin, StockSettings};
 use crate::kv::peers::KvPeers;
-use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, open_cache};
+use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, TierDesk, open_cache};
 use anyhow::Context;
 use stator_kv::BlockForm;
 use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
@@ -24,6 +24,7 @@ const SOCKET: &str = "kv.sock";
 pub(super) struct TierService {
     place: KvTiers,
     board: Arc<TierBoard>,
+    desk: TierDesk,
     _server: ConnectorServer,
     /// The folder, unless the user named one. It goes after the server.
     _home: Option<tempfile::TempDir>,
@@ -54,15 +55,16 @@ impl TierService {
         let socket = folder.join(SOCKET);
         write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
         let (runtime, object_key) = (Handle::current(), settings.object_key);
-        let board = Arc::new(TierBoard::default());
-        let noted = board.clone();
+        let (board, desk) = (Arc::new(TierBoard::default()), TierDesk::new());
+        let (noted, told) = (board.clone(), desk.clone());
         let hinted = peers.clone();
         let open = move |form: BlockForm| {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
             let _entered = runtime.enter();
             let (board, metrics) = (noted.clone(), kv_metrics.clone());
             let events = Arc::new(move |event| board.take_event(&event));
-            let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
+            let (peers, desk) = (peers.clone(), told.clone());
+            let room = CacheRoom { events, metrics, object_key, peers, desk };
             let cache = open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))?;
             noted.opened(&cache);
             Ok(cache)
@@ -84,7 +86,12 @@ impl TierService {
             tracing::info!(socket = %socket.display(), "engines reach the KV tiers here");
         }
         let place = KvTiers { socket, modules: folder };
-        Ok(Some(Self { place, board, _server: server, _home: home }))
+        Ok(Some(Self { place, board, desk, _server: server, _home: home }))
+    }
+
+    /// Where operators find them.
+    pub(super) fn desk(&self) -> TierDesk {
+        self.desk.clone()
     }
 
     /// Where an engine finds them.

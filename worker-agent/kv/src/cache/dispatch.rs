@@ -24,6 +24,7 @@ impl Dispatcher {
     fn run(mut self) {
         while let Some(decisions) = self.shared.wait() {
             self.carry_out(decisions);
+            self.held.publish(self.shared.status_to_publish());
         }
     }
 
@@ -51,6 +52,8 @@ impl Dispatcher {
                     }
                     (self.events)(event);
                 }
+                Action::Forget { tier, names } => self.tier(tier).forget(&names),
+                Action::Clear { tier } => self.tier(tier).clear(),
             }
         }
         if let Some(news) = self.shared.verify_next() {

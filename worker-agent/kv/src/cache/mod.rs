@@ -8,12 +8,14 @@
 mod client;
 mod dispatch;
 mod lender;
+mod operate;
 mod questions;
 mod settings;
 mod shared;
 
 pub use client::{Client, LostClient};
 pub use lender::CacheLender;
+pub use operate::{BlockChoice, CacheStatus, NoSuchTier};
 pub use settings::{
     CacheOpenError, CacheSettings, CacheTier, Progress, ProgressListener, TierEventListener,
     TierOpener, TierPlace, TierReporter,
@@ -112,7 +114,7 @@ fn assemble(
         let opened = (tier.open)(place).map_err(|error| CacheOpenError::Tier { name, error })?;
         tiers.push(opened as Arc<dyn Tier>);
     }
-    let held = HeldBlocks::new(&settings.metrics, settings.slots);
+    let held = HeldBlocks::new(&settings.metrics, settings.slots, shared.tier_names());
     Ok(Dispatcher { shared, tiers, events: settings.events, held })
 }
 #[cfg(all(test, target_os = "linux"))]

@@ -5,10 +5,12 @@ use super::settings::{CacheSettings, Progress, ProgressListener};
 use crate::arena::Arena;
 use crate::cost::HostPace;
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
-use crate::store::{Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, TierId};
+use crate::store::{
+    Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, StoreStatus, TierId,
+};
 use crate::tier::{TierError, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -26,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Name of the tier that reads from other agents.
 const PEER_TIER: &str = "peer";
+
+/// Blocks that are evicted at a time where more slots are in use than may be.
+const SHRINK_BLOCKS: usize = 256;
 
 /// Answers to one question that turn out to have spoiled blocks. After that, it finds nothing.
 const SPOILED_ANSWERS_MAX: usize = 8;
@@ -54,6 +59,10 @@ struct StoreState {
     listeners: FxHashMap<OwnerId, ProgressListener>,
     /// Times at which tiers were given their work.
     started: FxHashMap<(TierId, TierWay, SlotId), Now>,
+    /// Whether more slots are in use than may be, and there are blocks to evict.
+    has_excess: bool,
+    /// When the state was published last.
+    published: Option<Now>,
     is_closed: bool,
 }
 
@@ -97,6 +106,8 @@ impl SharedStore {
             unverified: VecDeque::new(),
             listeners: FxHashMap::default(),
             started: FxHashMap::default(),
+            has_excess: false,
+            published: None,
             is_closed: false,
         };
         let verify_blocks = (settings.verify_bytes / arena.block_bytes()).max(1);
@@ -257,6 +268,24 @@ impl SharedStore {
         self.call(|state, _| state.store.clear());
     }
 
+    /// Calls the store for an operator.
+    pub(super) fn operate<R>(&self, act: impl FnOnce(&mut BlockStore, Now) -> R) -> R {
+        let result = self.call(|state, now| act(&mut state.store, now));
+        // There may be another limit.
+        self.news.notify_one();
+        result
+    }
+
+    /// Names of the tiers, in the store's order.
+    pub(super) fn tier_names(&self) -> &[&'static str] {
+        &self.tiers
+    }
+
+    /// Counts of this process.
+    pub(super) fn metrics(&self) -> &KvMetrics {
+        &self.metrics
+    }
+
     pub(super) fn report(&self, tier: TierId, report: TierReport) {
         self.call(|state, now| {
             let (way, slot, error) = match &report {
@@ -278,20 +307,37 @@ impl SharedStore {
         self.news.notify_all();
     }
 
-    /// Waits for decisions; `None` after the end.
+    /// Waits for decisions, for a look's time at most; `None` after the end.
     pub(super) fn wait(&self) -> Option<VecDeque<Action>> {
         let mut state = self.state.lock();
+        let until = (self.clock)() + LOOK;
         while !state.is_closed {
             let now = (self.clock)();
             let decisions = state.take(now);
-            if !decisions.is_empty() || !state.unverified.is_empty() {
+            let has_work = !decisions.is_empty() || !state.unverified.is_empty();
+            if has_work || (now >= until && !state.has_excess) {
                 return Some(decisions);
             }
-            let deadline = state.store.next_deadline();
-            let wait = deadline.map_or(LOOK, |at| at.saturating_sub(now).min(LOOK));
-            self.news.wait_for(&mut state, wait);
+            if state.has_excess {
+                // Requests come first: an operator's new limit is in no hurry.
+                MutexGuard::bump(&mut state);
+                continue;
+            }
+            let deadline = state.store.next_deadline().map_or(until, |at| at.min(until));
+            self.news.wait_for(&mut state, deadline.saturating_sub(now));
         }
         None
+    }
+
+    /// The state of the store, a few times a second at most.
+    pub(super) fn status_to_publish(&self) -> Option<StoreStatus> {
+        let mut state = self.state.lock();
+        let now = (self.clock)();
+        let is_due = state.published.is_none_or(|last| now.saturating_sub(last) >= LOOK);
+        is_due.then(|| {
+            state.published = Some(now);
+            state.store.status(now)
+        })
     }
 
     /// The decisions that are to be carried out now; none if there is nothing to do.
@@ -469,6 +515,7 @@ impl StoreState {
     /// Decisions that are carried out from now on.
     fn take(&mut self, now: Now) -> VecDeque<Action> {
         self.store.expire(now);
+        self.has_excess = self.store.shrink(SHRINK_BLOCKS, now);
         self.collect();
         for action in &self.outbox {
             let work = match action {

@@ -86,6 +86,10 @@ impl Tier for FakeTier {
         self.queue.lock().push(Work::Write(write));
     }
 
+    fn forget(&self, names: &[BlockName]) {
+        self.media.lock().retain(|name, _| !names.contains(name));
+    }
+
     fn clear(&self) {
         self.media.lock().clear();
     }

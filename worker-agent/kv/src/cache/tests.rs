@@ -293,6 +293,10 @@ impl Tier for PromptTier {
         self.0.finish(0, Fault::None);
     }
 
+    fn forget(&self, names: &[BlockName]) {
+        self.0.forget(names);
+    }
+
     fn clear(&self) {
         self.0.clear();
     }

@@ -58,6 +58,10 @@ impl Tier for ThreadedTier {
         let _ = self.work.send(());
     }
 
+    fn forget(&self, names: &[BlockName]) {
+        self.tier.forget(names);
+    }
+
     fn clear(&self) {
         self.tier.clear();
     }

@@ -47,6 +47,17 @@ pub(super) enum Recycling {
     Begun { segment: u32, gone: Vec<BlockName> },
 }
 
+/// The log's answer to the wish to do with a segment less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Retirement {
+    /// No segment can go: there is none, or the last is being filled.
+    NoSegment,
+    /// The oldest segment is being read or written. That ends by itself.
+    NotYet,
+    /// The segment is out of use, and with it these blocks.
+    Done { segment: u32, gone: Vec<BlockName> },
+}
+
 /// Progress of writing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -82,6 +93,8 @@ pub(super) struct Log {
     index: FxHashMap<BlockName, Place>,
     /// Segments that are full, the oldest first.
     order: VecDeque<u32>,
+    /// Segments that are out of use, without blocks.
+    retired: Vec<u32>,
     /// The segment that is being filled, and its first slot not looked at.
     active: Option<Place>,
     next_epoch: u64,
@@ -94,6 +107,7 @@ impl Log {
             segments: Vec::new(),
             index: FxHashMap::default(),
             order: VecDeque::new(),
+            retired: Vec::new(),
             active: None,
             next_epoch: 1,
         }
@@ -142,6 +156,16 @@ impl Log {
     /// Segments, full ones and others.
     pub(super) fn segments(&self) -> u32 {
         self.segments.len() as u32
+    }
+
+    /// Segments that are in use, full ones and others.
+    pub(super) fn in_use(&self) -> u32 {
+        self.segments() - self.retired.len() as u32
+    }
+
+    /// The segment that [`Log::add_segment`] adds next: a new one, or one that was out of use.
+    pub(super) fn next_segment(&self) -> u32 {
+        self.retired.last().copied().unwrap_or(self.segments())
     }
 
     /// The epoch of a segment.
@@ -249,13 +273,35 @@ impl Log {
         Some(entry.block.name)
     }
 
+    /// Drops the block of a name, also one that is being written; its place if there was one.
+    pub(super) fn forget_name(&mut self, name: BlockName) -> Option<Place> {
+        let place = *self.index.get(&name)?;
+        self.forget(place).map(|_| place)
+    }
+
     /// Adds an empty segment, which is active from now on.
     pub(super) fn add_segment(&mut self) {
         self.retire_active();
-        let slots = self.empty_slots();
-        self.active = Some(Place { segment: self.segments(), slot: 0 });
-        self.segments.push(Segment { epoch: self.next_epoch, slots });
+        let segment = self.next_segment();
+        let added = Segment { epoch: self.next_epoch, slots: self.empty_slots() };
+        match self.retired.pop() {
+            Some(_) => self.segments[segment as usize] = added,
+            None => self.segments.push(added),
+        }
+        self.active = Some(Place { segment, slot: 0 });
         self.next_epoch = self.next_epoch.saturating_add(1);
+    }
+
+    /// Takes the oldest segment out of use, until it is added again.
+    pub(super) fn retire(&mut self) -> Retirement {
+        let Some(segment) = self.order.front().copied() else { return Retirement::NoSegment };
+        // A read of what is no longer there would look like a fault of the disk.
+        if self.segments[segment as usize].slots.iter().any(|slot| slot.pins > 0) {
+            return Retirement::NotYet;
+        }
+        self.order.pop_front();
+        self.retired.push(segment);
+        Retirement::Done { segment, gone: self.forget_segment(segment) }
     }
 
     /// Whether the oldest segment has no block, so that recycling it costs nothing.

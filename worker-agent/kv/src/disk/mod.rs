@@ -33,8 +33,10 @@ use format::{Geometry, PAGE_BYTES};
 use parking_lot::Mutex;
 use queue::{DiskInbox, DiskRequest};
 use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -117,6 +119,9 @@ pub struct DiskTier {
     inbox: Arc<DiskInbox>,
     counters: Arc<Counters>,
     arena: Arc<Arena>,
+    segment_bytes: u64,
+    /// Bytes that it may use, whole segments.
+    bytes: AtomicU64,
     close_within: Duration,
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread ends.
@@ -145,7 +150,8 @@ impl DiskTier {
             return Err(OpenError::Settings(what));
         }
         let folder = Folder::open(&settings.dir, form, geometry, settings.bytes)?;
-        let dir = folder.dir().to_owned();
+        let (dir, segment_bytes) = (folder.dir().to_owned(), folder.geometry().segment_bytes());
+        let bytes = u64::from(folder.segments_max()) * segment_bytes;
         let counters = Arc::new(Counters::default());
         let inbox = Arc::new(DiskInbox::new(settings.queue_max));
         let outlet = Outlet { sink: report, counters: counters.clone() };
@@ -164,7 +170,23 @@ impl DiskTier {
         let thread = thread::Builder::new().name("kv-disk".into()).spawn(work);
         let thread = Some(thread.map_err(|error| OpenError::Io { dir, error })?);
         let close_within = settings.close_within;
-        Ok(Self { inbox, counters, arena, close_within, thread, ended: Mutex::new(ended) })
+        let (bytes, ended) = (AtomicU64::new(bytes), Mutex::new(ended));
+        Ok(Self { inbox, counters, arena, segment_bytes, bytes, close_within, thread, ended })
+    }
+
+    /// Changes the bytes that the tier may use on disk, soon. With fewer bytes the oldest segments
+    /// go, when nothing is written in them any more; at least one stays. Returns the bytes that the
+    /// tier may use, whole segments. The setting is not kept over a restart.
+    pub fn set_bytes(&self, bytes: u64) -> u64 {
+        let segments = (bytes / self.segment_bytes).clamp(1, SEGMENTS_MAX);
+        self.inbox.set_segments_max(segments as u32);
+        self.bytes.store(segments * self.segment_bytes, Ordering::Relaxed);
+        self.bytes()
+    }
+
+    /// Bytes that the tier may use on disk, whole segments.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Counts since the tier was opened.
@@ -186,6 +208,10 @@ impl Tier for DiskTier {
     fn write(&self, write: TierWrite) {
         assert!(write.slot.0 < self.arena.slots(), "{:?} of {}", write.slot, self.arena.slots());
         self.inbox.push(DiskRequest::Write(write));
+    }
+
+    fn forget(&self, names: &[BlockName]) {
+        self.inbox.forget(names);
     }
 
     fn clear(&self) {

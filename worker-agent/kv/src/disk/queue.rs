@@ -2,6 +2,8 @@
 
 use crate::tier::{TierError, TierRead, TierWrite, Urgency};
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::{Arc, OnceLock};
@@ -114,6 +116,10 @@ pub(super) struct Orders {
     pub(super) refused: Vec<DiskRequest>,
     /// Whether all blocks are to be forgotten.
     pub(super) clear: bool,
+    /// Blocks that are to be forgotten, before all requests.
+    pub(super) forget: Vec<BlockName>,
+    /// Segments that may be on disk from now on.
+    pub(super) segments_max: Option<u32>,
     /// When what waits is refused and the thread ends.
     pub(super) close_at: Option<Instant>,
 }
@@ -156,6 +162,28 @@ impl DiskInbox {
         self.wake();
     }
 
+    /// Forgets blocks, those of writes that wait included. Their number is bounded by what an
+    /// operator can name.
+    pub(super) fn forget(&self, names: &[BlockName]) {
+        let wanted: FxHashSet<_> = names.iter().copied().collect();
+        let is_of = |request: &DiskRequest| match request {
+            DiskRequest::Write(write) => wanted.contains(&write.block.name),
+            DiskRequest::Read(_) => false,
+        };
+        let mut state = self.state.lock();
+        let writes = state.queue.drain(is_of);
+        state.orders.refused.extend(writes);
+        state.orders.forget.extend(names);
+        drop(state);
+        self.wake();
+    }
+
+    /// Changes how many segments may be on disk.
+    pub(super) fn set_segments_max(&self, segments: u32) {
+        self.state.lock().orders.segments_max = Some(segments);
+        self.wake();
+    }
+
     /// Ends the thread when all is done, or at the deadline.
     pub(super) fn close(&self, deadline: Instant) {
         self.state.lock().orders.close_at = Some(deadline);
@@ -168,6 +196,8 @@ impl DiskInbox {
         Orders {
             close_at: orders.close_at,
             clear: take(&mut orders.clear),
+            forget: take(&mut orders.forget),
+            segments_max: orders.segments_max.take(),
             refused: take(&mut orders.refused),
         }
     }
@@ -206,7 +236,6 @@ pub(super) fn refusal(request: DiskRequest, error: TierError) -> crate::tier::Ti
 mod tests {
     use super::*;
     use crate::{Block, Checksum, SlotId};
-    use stator_protos::name::BlockName;
 
     const ALL: Startable = Startable { background: true, writes: true };
 

@@ -6,7 +6,7 @@ use super::counts::{Outlet, add};
 use super::device::{Device, Done, Job, JobMemory};
 use super::folder::Folder;
 use super::format::{FormSeed, PAGE_BYTES, Place};
-use super::log::{Claim, Log, Recycling};
+use super::log::{Claim, Log, Recycling, Retirement};
 use super::queue::{DiskInbox, DiskRequest, Startable, refusal};
 use super::scan::{scan, write_page};
 use super::tables::{TablePage, TableWrites};
@@ -92,6 +92,8 @@ pub(super) struct Worker {
     reopening: Option<Reopening>,
     /// The write that waits until a segment can be opened again, or is open.
     held_back: Option<TierWrite>,
+    /// Segments that may be in use.
+    segments_max: u32,
     /// Whether the last attempt to add a segment failed.
     is_full: bool,
     done: Vec<Done>,
@@ -100,6 +102,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Reads what is on disk, and reports it.
     pub(super) fn start(mut parts: WorkerParts) -> Self {
+        let segments_max = parts.folder.segments_max();
         let files = parts.folder.existing(&mut *parts.device).unwrap_or_else(|error| {
             let dir = parts.folder.dir().display();
             tracing::warn!(%dir, %error, "the segments of the disk tier cannot be listed");
@@ -130,6 +133,7 @@ impl Worker {
             tables: TableWrites::default(),
             reopening: None,
             held_back: None,
+            segments_max,
             is_full: false,
             done: Vec::new(),
         }
@@ -147,6 +151,12 @@ impl Worker {
         if orders.clear {
             self.clear();
         }
+        self.forget(&orders.forget);
+        if let Some(segments) = orders.segments_max {
+            self.segments_max = segments;
+            self.is_full = false;
+        }
+        self.retire_segments();
         for request in orders.refused {
             self.parts.outlet.send(refusal(request, TierError::Busy));
         }
@@ -174,6 +184,32 @@ impl Worker {
         }
         if let Some(write) = self.held_back.take() {
             self.refuse(DiskRequest::Write(write), TierError::Busy);
+        }
+    }
+
+    fn forget(&mut self, names: &[BlockName]) {
+        for name in names {
+            if let Some(place) = self.log.forget_name(*name) {
+                self.tables.erase(place);
+            }
+            let held_back = self.held_back.take_if(|write| write.block.name == *name);
+            if let Some(write) = held_back {
+                self.refuse(DiskRequest::Write(write), TierError::Missing);
+            }
+        }
+    }
+
+    /// Gives the room of the oldest segments back, as far as there are more than may be.
+    fn retire_segments(&mut self) {
+        while self.log.in_use() > self.segments_max {
+            // What is under way ends by itself, and then the next turn goes on here.
+            let Retirement::Done { segment, gone } = self.log.retire() else { return };
+            add(&self.parts.outlet.counters.evicted, gone.len() as u64);
+            self.gone(gone);
+            // The file stays, empty: after a restart the numbers of the others have no gap.
+            if let Err(error) = self.files[segment as usize].set_len(0) {
+                tracing::warn!(segment, %error, "a disk segment keeps the room that it had");
+            }
         }
     }
 
@@ -244,12 +280,16 @@ impl Worker {
 
     /// Adds a segment, or takes the oldest out of use to open it again.
     fn make_room(&mut self) -> Room {
-        let segment = self.log.segments();
-        if segment < self.parts.folder.segments_max() && !self.log.oldest_is_empty() {
+        let segment = self.log.next_segment();
+        if self.log.in_use() < self.segments_max && !self.log.oldest_is_empty() {
             match self.parts.folder.segment(segment, &mut *self.parts.device) {
                 Ok(file) => {
                     self.is_full = false;
-                    self.files.push(file);
+                    match self.files.get_mut(segment as usize) {
+                        // A segment that was out of use for a while.
+                        Some(known) => *known = file,
+                        None => self.files.push(file),
+                    }
                     self.log.add_segment();
                     return Room::Now;
                 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
+use stator_protos::name::BlockName;
 use tokio::time::Instant;
 
 use super::catalog::BlockPlace;
@@ -164,6 +166,16 @@ impl Lanes {
             self.refused.push(Refused::Write(ticket));
         }
         None
+    }
+
+    /// Takes the writes of these blocks out.
+    pub(crate) fn take_writes(&mut self, names: &[BlockName]) -> Vec<WriteTicket> {
+        let wanted: FxHashSet<_> = names.iter().copied().collect();
+        let (taken, kept) = std::mem::take(&mut self.offload)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(_, ticket)| wanted.contains(&ticket.write.block.name));
+        self.offload = kept;
+        taken.into_iter().map(|(_, ticket)| ticket).collect()
     }
 
     /// Work that found no room.

@@ -34,6 +34,9 @@
 //! [`Tier::clear`] forgets what is known, and says so in the index object: other agents, and this one
 //! after a restart, forget all extents that were written before. The objects stay until they are
 //! overwritten or too old.
+//!
+//! [`Tier::forget`] forgets blocks in this agent alone and until its restart: an extent has others'
+//! blocks, too, and is written once.
 
 mod breaker;
 mod bucket;
@@ -61,6 +64,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -180,6 +184,19 @@ impl Tier for ObjectTier {
             self.refuse(ticket);
         }
         self.shared.queued.notify_one();
+    }
+
+    fn forget(&self, names: &[BlockName]) {
+        let refused = self.shared.lanes.lock().take_writes(names);
+        for ticket in refused {
+            self.refuse(ticket);
+        }
+        let mut catalog = self.shared.catalog.lock();
+        for name in names {
+            if let Some(place) = catalog.place(*name) {
+                catalog.remove_block(*name, place);
+            }
+        }
     }
 
     fn clear(&self) {

@@ -42,6 +42,7 @@ use parking_lot::Mutex;
 use queue::QueuedRead;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
@@ -186,6 +187,11 @@ impl Tier for PeerTier {
             let (name, slot) = (write.block.name, write.slot);
             (common.listener)(TierReport::Written { name, slot, result: Err(TierError::Full) });
         });
+    }
+
+    fn forget(&self, names: &[BlockName]) {
+        let mut hints = self.common.hints.lock();
+        names.iter().for_each(|name| hints.remove(*name));
     }
 
     fn clear(&self) {

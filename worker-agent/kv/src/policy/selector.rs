@@ -41,6 +41,17 @@ impl PolicyName {
     pub const ALL: [Self; 5] =
         [Self::Lru, Self::TwoQueueShort, Self::TwoQueueLong, Self::TinyLfu, Self::SecondTouch];
 
+    /// The name in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::TwoQueueShort => "2q, 10 % new",
+            Self::TwoQueueLong => "2q, 60 % new",
+            Self::TinyLfu => "tinylfu",
+            Self::SecondTouch => "second touch",
+        }
+    }
+
     /// The policy for this many slots.
     pub fn build(self, slots: usize) -> Box<dyn Eviction> {
         match self {

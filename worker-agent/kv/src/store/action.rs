@@ -2,6 +2,7 @@
 
 use crate::SlotId;
 use crate::tier::{TierEvent, TierRead, TierWrite};
+use stator_protos::name::BlockName;
 
 /// An engine that uses the store: a connection, or the built-in engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,4 +79,16 @@ pub enum Action {
     },
     /// A medium holds a block now, or no more; or all tiers are to forget theirs.
     Event(TierEvent),
+    /// A tier is to forget these blocks, which the store takes to be gone already.
+    Forget {
+        /// The tier.
+        tier: TierId,
+        /// The blocks, also such as the tier does not hold.
+        names: Box<[BlockName]>,
+    },
+    /// A tier is to forget all blocks, which the store takes to be gone already.
+    Clear {
+        /// The tier.
+        tier: TierId,
+    },
 }

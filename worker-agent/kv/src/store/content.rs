@@ -1,11 +1,8 @@
 //! Checks that slots still hold the registered KV.
 
 use super::slots::SlotState;
-use super::{Action, BlockStore};
-use crate::policy::Eviction;
-use crate::tier::TierEvent;
+use super::BlockStore;
 use crate::{Checksum, SlotId};
-use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 
 /// A block in host memory as it was registered.
@@ -30,18 +27,12 @@ impl BlockStore {
     /// The KV of a block in host memory is not what was registered: host memory forgets the block.
     /// Its slot stays as it is for requests that have it.
     pub fn spoiled(&mut self, content: SlotContent) {
-        let SlotContent { slot, name, .. } = content;
+        let slot = content.slot;
         // The slot may hold another block by now.
         let is_there = self.content(slot) == Some(content);
         if !is_there || self.slots[slot].state != SlotState::Ready {
             return;
         }
-        self.policy.forget(slot);
-        self.slots[slot].state = SlotState::Hidden;
-        if let Some(block) = self.index.unset_slot(name) {
-            self.actions
-                .push_back(Action::Event(TierEvent::Removed { block, medium: Medium::Host }));
-        }
-        self.settle(slot);
+        self.hide(slot);
     }
 }

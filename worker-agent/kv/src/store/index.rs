@@ -80,6 +80,11 @@ impl BlockIndex {
         self.0.clear();
     }
 
+    /// All known blocks, in any order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BlockName, &KnownBlock)> {
+        self.0.iter().map(|(name, known)| (*name, known))
+    }
+
     fn of(&mut self, block: Block) -> &mut KnownBlock {
         let Block { name, hash, parent, depth } = block;
         let new = KnownBlock { slot: None, tiers: 0, depth, hash, parent };

@@ -14,6 +14,7 @@ mod asks;
 mod content;
 mod down;
 mod index;
+mod kept;
 mod load_step;
 mod loads;
 mod owners;
@@ -23,9 +24,12 @@ mod room;
 mod settings;
 mod slots;
 mod stats;
+mod status;
 mod tiers;
 mod waits;
 
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
@@ -35,13 +39,16 @@ mod tier_tests;
 
 pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
 pub use content::SlotContent;
+pub use kept::{ForgetOutcome, KeepOutcome};
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
-pub use stats::{ErrorCounts, StoreStats, TierStats};
+pub use stats::{StoreStats, TierStats};
+pub use status::{HostStatus, StoreStatus, TierStatus};
 
 use crate::Now;
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector};
 use index::BlockIndex;
+use kept::KeptBlocks;
 use load_step::LoadStep;
 use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;
@@ -64,11 +71,12 @@ pub struct BlockStore {
     tiers: Vec<TierState>,
     actions: VecDeque<Action>,
     stats: StoreStats,
+    /// Blocks that operators keep in host memory.
+    kept: KeptBlocks,
     /// Blocks that came into host memory lately, whether or not they are still there.
     seen: Ghosts,
     /// Scratch of [`BlockStore::ask`].
     steps: Vec<LoadStep>,
-    block_bytes: u64,
     next_owner: u64,
     granted_max: usize,
     requests_max: usize,
@@ -99,9 +107,9 @@ impl BlockStore {
             tiers,
             actions: VecDeque::new(),
             stats: StoreStats::default(),
+            kept: KeptBlocks::default(),
             seen: Ghosts::new(SEEN_PER_SLOT * settings.slots as usize),
             steps: Vec::new(),
-            block_bytes: settings.block_bytes as u64,
             next_owner: 0,
             granted_max: settings.granted_max,
             requests_max: settings.requests_max,
@@ -119,19 +127,29 @@ impl BlockStore {
         self.policy.current()
     }
 
-    /// Counters and gauges.
-    pub fn stats(&self) -> StoreStats {
-        let tiers = self.tiers.iter().map(|tier| TierStats {
-            reads_in_flight: tier.speed.in_flight(),
-            writes_in_flight: tier.writes,
-            ..tier.stats.clone()
-        });
-        StoreStats {
-            free_slots: self.slots.free_count(),
-            granted_slots: self.owners.values().map(|owner| owner.granted).sum(),
-            tiers: tiers.collect(),
-            ..self.stats.clone()
-        }
+    /// Whether operators want the tier to be used. Reads and writes in flight go on.
+    pub fn set_tier_on(&mut self, tier: TierId, is_on: bool) {
+        self.tier_mut(tier).is_off = !is_on;
+    }
+
+    /// Changes the bytes that may be written to a tier in a second; `None` for no limit.
+    pub fn set_write_budget(&mut self, tier: TierId, bytes_per_s: Option<u64>, now: Now) {
+        self.tier_mut(tier).set_write_budget(bytes_per_s, now);
+    }
+
+    /// The state of host memory and of the tiers, for operators and metrics.
+    pub fn status(&self, now: Now) -> StoreStatus {
+        let host = HostStatus {
+            slots: self.slots.ids().len(),
+            limit: self.slots.limit(),
+            used: self.slots.used(),
+            granted: self.owners.values().map(|owner| owner.granted).sum(),
+            pinned: self.slots.pinned(),
+            kept: self.kept.len(),
+            policy: self.policy.current(),
+        };
+        let tiers = self.tiers.iter().map(|tier| tier.status(now)).collect();
+        StoreStatus { host, tiers, stats: self.stats.clone() }
     }
 
     /// Cost of a load from each tier that begins now, nearest first; `None` where none was measured.

@@ -32,6 +32,13 @@ enum Step {
     Disconnect { owner: usize, is_dead: bool },
     Bury { pick: usize },
     Clear,
+    ClearHost,
+    ClearTier { tier: u8 },
+    Keep { names: Vec<BlockName>, ms: u64 },
+    Forget { names: Vec<BlockName> },
+    Limit { slots: usize },
+    Shrink { most: usize },
+    Switch { tier: u8, is_on: bool },
     Wait { ms: u64 },
 }
 
@@ -80,6 +87,14 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (owner, any::<bool>()).prop_map(|(owner, is_dead)| Step::Disconnect { owner, is_dead }),
         1 => pick.prop_map(|pick| Step::Bury { pick }),
         1 => Just(Step::Clear),
+        1 => Just(Step::ClearHost),
+        1 => (0..2_u8).prop_map(|tier| Step::ClearTier { tier }),
+        2 => (any_names(), prop::sample::select(vec![1, 500, 30_000]))
+            .prop_map(|(names, ms)| Step::Keep { names, ms }),
+        1 => any_names().prop_map(|names| Step::Forget { names }),
+        1 => (4..SLOTS as usize + 1).prop_map(|slots| Step::Limit { slots }),
+        2 => (1..4_usize).prop_map(|most| Step::Shrink { most }),
+        1 => (0..2_u8, any::<bool>()).prop_map(|(tier, is_on)| Step::Switch { tier, is_on }),
         2 => prop::sample::select(vec![1, 50, 2_000, 40_000]).prop_map(|ms| Step::Wait { ms }),
     ]
 }
@@ -205,12 +220,37 @@ impl World {
                 }
             }
             Step::Clear => self.store.clear(),
+            Step::ClearHost => self.store.clear_host(),
+            Step::ClearTier { tier } => self.store.clear_tier(TierId(tier)),
+            Step::Keep { names, ms } => {
+                let until = self.now + Duration::from_millis(ms);
+                let outcome = self.store.keep(&names, until, self.now);
+                assert!(outcome.here + outcome.coming + outcome.refused <= names.len());
+                assert!(self.store.status(self.now).host.kept <= SLOTS as usize / 2 + names.len());
+            }
+            Step::Forget { names } => self.forget(&names),
+            Step::Limit { slots } => self.store.set_slot_limit(slots),
+            Step::Shrink { most } => {
+                let before = self.store.status(self.now).host.used;
+                self.store.shrink(most, self.now);
+                let host = self.store.status(self.now).host;
+                assert!(before - host.used <= most);
+                assert!(host.used == before || host.used >= host.limit);
+            }
+            Step::Switch { tier, is_on } => self.store.set_tier_on(TierId(tier), is_on),
             Step::Wait { ms } => {
                 self.now += Duration::from_millis(ms);
                 self.store.expire(self.now);
             }
         }
         self.act();
+    }
+
+    /// What is forgotten is nowhere any more.
+    fn forget(&mut self, names: &[BlockName]) {
+        self.store.forget(names);
+        self.act();
+        assert!(!self.events.iter().any(|(_, name)| names.contains(name)), "not forgotten");
     }
 
     fn bury(&mut self, owner: OwnerId) {
@@ -308,6 +348,8 @@ impl World {
                     assert!(self.events.remove(&(medium, block.name)), "removed twice");
                 }
                 Action::Event(TierEvent::Cleared) => self.events.clear(),
+                // What a tier does then is its own affair.
+                Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }
     }
@@ -376,9 +418,10 @@ impl World {
         }
         self.store.clear();
         self.act();
-        let stats = self.store.stats();
-        assert_eq!((stats.free_slots, stats.granted_slots), (SLOTS as usize, 0));
-        assert!(stats.tiers.iter().all(|tier| tier.reads_in_flight + tier.writes_in_flight == 0));
+        let status = self.store.status(self.now);
+        let host = status.host;
+        assert_eq!((host.used, host.granted, host.pinned, host.kept), (0, 0, 0, 0));
+        assert!(status.tiers.iter().all(|tier| tier.reads_in_flight + tier.writes_in_flight == 0));
     }
 }
 

@@ -93,17 +93,13 @@ impl BlockStore {
                 // A tier may take long, or never answer: what was computed is there now. Those
                 // who wait for the tier still get its copy.
                 SlotState::Reading { is_wanted, .. } => *is_wanted = false,
-                _ => {
-                    self.stats.duplicates += 1;
-                    return Filled::Duplicate;
-                }
+                _ => return Filled::Duplicate,
             }
         }
         if let Some(state) = self.owners.get_mut(&owner) {
             state.granted -= 1;
         }
         self.slots[slot].checksum = checksum;
-        self.stats.filled += 1;
         self.register(slot, block, now);
         Filled::Registered
     }

@@ -49,6 +49,7 @@ impl BlockStore {
         while let Some(key) = self.requests.any_waiting() {
             self.cut(key);
         }
+        self.end_all_kept();
         for slot in self.slots.ids() {
             match &mut self.slots[slot].state {
                 SlotState::Ready => {
@@ -63,6 +64,25 @@ impl BlockStore {
         self.index.clear();
         self.tiers.iter_mut().for_each(|tier| tier.clear());
         self.actions.push_back(Action::Event(TierEvent::Cleared));
+    }
+
+    /// Forgets all blocks in host memory; the tiers keep theirs.
+    pub fn clear_host(&mut self) {
+        self.end_all_kept();
+        for slot in self.slots.ids() {
+            self.hide(slot);
+        }
+    }
+
+    /// Forgets all blocks of one tier; host memory and the other tiers keep theirs.
+    pub fn clear_tier(&mut self, tier: TierId) {
+        let held = self.index.iter().filter(|(_, known)| known.tiers & tier.bit() != 0);
+        let names: Vec<_> = held.map(|(name, _)| name).collect();
+        for name in names {
+            self.lacks(tier, name);
+        }
+        self.tier_mut(tier).clear();
+        self.actions.push_back(Action::Clear { tier });
     }
 
     fn is_read(&self, tier: TierId, name: BlockName, slot: SlotId) -> bool {
@@ -81,14 +101,11 @@ impl BlockStore {
         let SlotState::Reading { tier, ticket, is_wanted } = self.slots[slot].state else { return };
         let name = self.slots[slot].name;
         let block = self.index.find(name).filter(|_| is_wanted).map(|known| known.block(name));
-        let bytes = self.block_bytes;
         let state = self.tier_mut(tier);
         match result {
             Ok(checksum) => {
                 state.succeeded();
                 state.speed.end(ticket, now);
-                state.stats.reads += 1;
-                state.stats.read_bytes += bytes;
                 self.slots[slot].checksum = checksum;
                 self.slots[slot].state = SlotState::Hidden;
                 if let Some(block) = block {
@@ -98,7 +115,6 @@ impl BlockStore {
             Err(error) => {
                 state.failed(error, now);
                 state.speed.give_up(now);
-                state.stats.read_errors.count(error);
                 if matches!(error, TierError::Missing | TierError::Corrupt) {
                     self.lacks(tier, name);
                 }
@@ -118,14 +134,11 @@ impl BlockStore {
         let name = self.slots[slot].name;
         // A block that was forgotten meanwhile is not looked for in the tier any more.
         let is_visible = self.slots[slot].state == SlotState::Ready;
-        let bytes = self.block_bytes;
         let state = self.tier_mut(tier);
         state.writes -= 1;
         match result {
             Ok(()) => {
                 state.succeeded();
-                state.stats.writes += 1;
-                state.stats.written_bytes += bytes;
                 let known = self.index.find(name).filter(|_| is_visible);
                 if let Some(block) = known.map(|known| known.block(name)) {
                     self.holds(tier, block);
@@ -133,7 +146,6 @@ impl BlockStore {
             }
             Err(error) => {
                 state.failed(error, now);
-                state.stats.write_errors.count(error);
                 // The tier will have time for it; other errors would only repeat themselves.
                 if error == TierError::Busy && is_visible {
                     state.offer(name);
@@ -146,7 +158,7 @@ impl BlockStore {
     fn holds(&mut self, tier: TierId, block: Block) {
         if self.index.add_tier(block, tier) {
             let state = self.tier_mut(tier);
-            state.stats.held += 1;
+            state.held += 1;
             let TierSettings { medium, is_announced, .. } = state.settings;
             if is_announced {
                 self.actions.push_back(Action::Event(TierEvent::Stored { block, medium }));
@@ -155,10 +167,10 @@ impl BlockStore {
     }
 
     /// The tier does not hold the block; whether it did.
-    fn lacks(&mut self, tier: TierId, name: BlockName) -> bool {
+    pub(super) fn lacks(&mut self, tier: TierId, name: BlockName) -> bool {
         let Some(block) = self.index.remove_tier(name, tier) else { return false };
         let state = self.tier_mut(tier);
-        state.stats.held -= 1;
+        state.held -= 1;
         let TierSettings { medium, is_announced, .. } = state.settings;
         if is_announced {
             self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));

@@ -17,12 +17,40 @@ impl BlockStore {
         // written. The limit on writes in flight bounds their number.
         loop {
             let victim = self.policy.evict()?;
-            if self.slots[victim].writers == 0 && !self.demote(victim, now) {
-                self.evict(victim);
+            if self.make_leave(victim, now) {
                 return self.slots.take_free();
             }
-            self.slots[victim].is_leaving = true;
         }
+    }
+
+    /// Changes how many slots may be in use. [`BlockStore::shrink`] evicts those beyond.
+    pub fn set_slot_limit(&mut self, slots: usize) {
+        self.slots.set_limit(slots);
+    }
+
+    /// Evicts blocks, in the policy's order, while more slots are in use than may be; at most so
+    /// many, so that requests get their turn in between. Returns whether there are more. Blocks that
+    /// requests hold, or that are being written down, go when they are released.
+    pub fn shrink(&mut self, most: usize, now: Now) -> bool {
+        for _ in 0..most {
+            if self.slots.used() <= self.slots.limit() {
+                return false;
+            }
+            let Some(victim) = self.policy.evict() else { return false };
+            self.make_leave(victim, now);
+        }
+        self.slots.used() > self.slots.limit()
+    }
+
+    /// Evicts a block that the policy has chosen, or lets it go when it is written down. Returns
+    /// whether it is gone.
+    fn make_leave(&mut self, victim: SlotId, now: Now) -> bool {
+        let goes = self.slots[victim].writers == 0 && !self.demote(victim, now);
+        match goes {
+            true => self.evict(victim),
+            false => self.slots[victim].is_leaving = true,
+        }
+        goes
     }
 
     /// Makes the block in a slot visible.
@@ -33,6 +61,9 @@ impl BlockStore {
         of.is_reused = false;
         self.index.set_slot(block, slot);
         self.actions.push_back(Action::Event(TierEvent::Stored { block, medium: Medium::Host }));
+        if self.kept.awaits(block.name, slot) {
+            self.pin(slot);
+        }
         self.settle(slot);
         self.offer_new(block.name);
         self.write_down(now);
@@ -40,8 +71,8 @@ impl BlockStore {
 
     /// Keeps a slot for a request.
     pub(super) fn pin(&mut self, slot: SlotId) {
+        self.slots.pin(slot);
         let of = &mut self.slots[slot];
-        of.pins += 1;
         of.is_leaving = false;
         if of.state == SlotState::Ready {
             self.policy.hold(slot);
@@ -49,7 +80,7 @@ impl BlockStore {
     }
 
     pub(super) fn unpin(&mut self, slot: SlotId) {
-        self.slots[slot].pins -= 1;
+        self.slots.unpin(slot);
         self.settle(slot);
     }
 

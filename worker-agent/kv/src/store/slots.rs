@@ -50,6 +50,10 @@ impl HostSlot {
 pub(super) struct HostSlots {
     slots: Vec<HostSlot>,
     free: Vec<SlotId>,
+    /// Slots that may be in use at a time.
+    limit: usize,
+    /// Slots with at least one pin.
+    pinned: usize,
 }
 
 impl HostSlots {
@@ -64,11 +68,28 @@ impl HostSlots {
             is_leaving: false,
         };
         // The lowest slot is taken first: memory that was never needed is never touched.
-        Self { slots: vec![empty; count as usize], free: (0..count).rev().map(SlotId).collect() }
+        let free = (0..count).rev().map(SlotId).collect();
+        Self { slots: vec![empty; count as usize], free, limit: count as usize, pinned: 0 }
     }
 
+    /// A free slot; none if as many are in use as may be.
     pub(super) fn take_free(&mut self) -> Option<SlotId> {
-        self.free.pop()
+        if self.used() < self.limit { self.free.pop() } else { None }
+    }
+
+    /// Slots that have content or are to get some.
+    pub(super) fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Slots that may be in use at a time.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Changes how many slots may be in use. Slots in use stay so until they are freed.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(self.slots.len());
     }
 
     /// Gives back a slot that nobody needs.
@@ -80,15 +101,28 @@ impl HostSlots {
         self.free.push(slot);
     }
 
-    pub(super) fn free_count(&self) -> usize {
-        self.free.len()
+    /// Slots that requests or operators have pinned.
+    pub(super) fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    /// Pins a slot once more.
+    pub(super) fn pin(&mut self, slot: SlotId) {
+        self[slot].pins += 1;
+        self.pinned += usize::from(self[slot].pins == 1);
+    }
+
+    /// Takes one pin of a slot away.
+    pub(super) fn unpin(&mut self, slot: SlotId) {
+        self[slot].pins -= 1;
+        self.pinned -= usize::from(self[slot].pins == 0);
     }
 
     pub(super) fn known(&self, slot: SlotId) -> Option<&HostSlot> {
         self.slots.get(slot.0 as usize)
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = SlotId> + use<> {
+    pub(super) fn ids(&self) -> impl ExactSizeIterator<Item = SlotId> + use<> {
         (0..self.slots.len() as u32).map(SlotId)
     }
 }

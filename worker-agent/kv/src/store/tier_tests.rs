@@ -39,7 +39,7 @@ fn tier_never_slower_than_recompute() {
     bench.serve(ms(10));
     let found = bench.ask_with(2, 16..32, ms(1));
     assert_eq!((found.ready.len(), found.pending), (0, 0));
-    assert_eq!(bench.store.stats().tiers[0].refused_by_cost, 16);
+    assert_eq!(bench.store.status(bench.now).tiers[0].stats.refused_by_cost, 16);
     assert_eq!(bench.ask_with(3, 16..32, ms(50)).pending, 16);
 }
 
@@ -79,7 +79,7 @@ fn a_tier_that_hangs_gets_no_more_reads() {
     let read = bench.reads()[0];
     bench.now += Duration::from_secs(3);
     assert_eq!(bench.ask(2, 1..3).pending, 0);
-    assert_eq!(bench.store.stats().tiers[0].refused_by_load, 1);
+    assert_eq!(bench.store.status(bench.now).tiers[0].stats.refused_by_load, 1);
     bench.read_ends(read, Ok(()));
     assert_eq!(bench.ask(3, 1..3).pending, 2);
 }
@@ -92,8 +92,8 @@ fn the_nearest_tier_that_works_is_read() {
     let blocks = (0..3).map(super::tests::block).collect();
     bench.store.report(TierId(1), TierReport::Found(blocks), bench.now);
     assert_eq!(bench.ask(1, 0..3).pending, 3);
-    let stats = bench.store.stats();
-    assert_eq!((stats.tiers[0].demanded, stats.tiers[1].demanded), (1, 2));
+    let tiers = bench.store.status(bench.now).tiers;
+    assert_eq!((tiers[0].stats.demanded, tiers[1].stats.demanded), (1, 2));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_prefetched_block_is_ready_when_it_is_asked_for() {
     bench.store.prefetch(&names(0..4), bench.now);
     bench.serve(ms(1));
     assert_eq!(bench.ask(1, 0..4).ready.len(), 2);
-    assert_eq!(bench.store.stats().tiers[0].prefetched, 2);
+    assert_eq!(bench.store.status(bench.now).tiers[0].stats.prefetched, 2);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_used_block_is_written_before_it_is_evicted() {
     assert_eq!(again, [write]);
     bench.write_ends(write, Ok(()));
     assert_eq!(bench.store.grant(bench.owner, 1, bench.now), [write.1]);
-    assert_eq!(bench.store.stats().evictions_for_good, 0);
+    assert_eq!(bench.store.status(bench.now).stats.evictions_for_good, 0);
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_block_that_left_the_tier_is_not_read() {
     bench.found(0..2);
     bench.store.report(DISK, TierReport::Gone(names(0..1)), bench.now);
     assert_eq!(bench.ask(1, 0..2), Found::default());
-    let stats = bench.store.stats();
-    assert_eq!((stats.tiers[0].held, stats.tiers[0].gone), (1, 1));
+    let tiers = bench.store.status(bench.now).tiers;
+    assert_eq!((tiers[0].held, tiers[0].stats.gone), (1, 1));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::action::TierId;
 use super::settings::TierSettings;
 use super::stats::TierStats;
+use super::status::TierStatus;
 use crate::Now;
 use crate::cost::ReadSpeed;
 use crate::tier::TierError;
@@ -27,7 +28,12 @@ pub(super) struct TierState {
     pub(super) settings: TierSettings,
     pub(super) speed: ReadSpeed,
     pub(super) stats: TierStats,
+    /// Blocks that the tier holds.
+    pub(super) held: usize,
+    /// Writes in flight.
     pub(super) writes: usize,
+    /// Whether the tier is left alone because an operator said so.
+    pub(super) is_off: bool,
     /// Blocks to write, oldest first.
     backlog: VecDeque<BlockName>,
     budget: WriteBudget,
@@ -43,7 +49,9 @@ impl TierState {
             settings,
             speed: ReadSpeed::default(),
             stats: TierStats::default(),
+            held: 0,
             writes: 0,
+            is_off: false,
             backlog: VecDeque::new(),
             failures: 0,
             broken_until: Now::ZERO,
@@ -54,12 +62,41 @@ impl TierState {
     /// Whether the tier takes one read more than those in flight and `planned` ones.
     pub(super) fn takes_read(&self, planned: usize, now: Now) -> bool {
         let has_room = self.speed.in_flight() + planned < self.settings.reads_max;
-        now >= self.broken_until && has_room && !self.speed.is_stalled(STALL, now)
+        self.is_open(now) && has_room && !self.speed.is_stalled(STALL, now)
+    }
+
+    fn is_open(&self, now: Now) -> bool {
+        !self.is_off && now >= self.broken_until
+    }
+
+    /// Changes the bytes that may be written in a second.
+    pub(super) fn set_write_budget(&mut self, bytes_per_s: Option<u64>, now: Now) {
+        self.settings.write_bytes_per_s = bytes_per_s;
+        self.budget.set(bytes_per_s, now);
+    }
+
+    /// The state for operators.
+    pub(super) fn status(&self, now: Now) -> TierStatus {
+        TierStatus {
+            medium: self.settings.medium,
+            held: self.held,
+            reads_in_flight: self.speed.in_flight(),
+            writes_in_flight: self.writes,
+            backlog: self.backlog.len(),
+            is_off: self.is_off,
+            left_alone: self.broken_until.saturating_sub(now),
+            writes_paused: self.paused_until.saturating_sub(now),
+            is_stalled: self.speed.is_stalled(STALL, now),
+            read_latency: self.speed.latency(),
+            read_block: self.speed.block(),
+            write_bytes_per_s: self.settings.write_bytes_per_s,
+            stats: self.stats.clone(),
+        }
     }
 
     /// Whether the tier takes a write now, which then begins.
     pub(super) fn begin_write(&mut self, now: Now) -> bool {
-        let is_open = now >= self.broken_until && now >= self.paused_until;
+        let is_open = self.is_open(now) && now >= self.paused_until;
         let takes = is_open && self.writes < self.settings.writes_max && self.budget.take(now);
         self.writes += usize::from(takes);
         takes
@@ -84,7 +121,7 @@ impl TierState {
 
     pub(super) fn clear(&mut self) {
         self.backlog.clear();
-        self.stats.held = 0;
+        self.held = 0;
     }
 
     pub(super) fn succeeded(&mut self) {
@@ -124,6 +161,13 @@ impl WriteBudget {
         let block_bytes = block_bytes as f64;
         let bytes = block_bytes.max(bytes_per_s.unwrap_or(0) as f64);
         Self { bytes_per_s, block_bytes, bytes, filled: Now::ZERO }
+    }
+
+    /// Other bytes a second from now on. What was saved up before counts as far as it fits.
+    fn set(&mut self, bytes_per_s: Option<u64>, now: Now) {
+        self.filled = self.filled.max(now);
+        self.bytes_per_s = bytes_per_s;
+        self.bytes = self.bytes.min(self.block_bytes.max(bytes_per_s.unwrap_or(0) as f64));
     }
 
     /// Takes the bytes of a block, if they are there.

@@ -12,12 +12,13 @@ impl BlockStore {
         while let Some(key) = self.requests.first_expired(now) {
             self.cut(key);
         }
+        self.end_kept(now);
         self.write_down(now);
     }
 
-    /// The time at which the next wait ends.
+    /// The time at which the next wait ends, or a block is kept no longer.
     pub fn next_deadline(&self) -> Option<Now> {
-        self.requests.next_deadline()
+        self.requests.next_deadline().into_iter().chain(self.kept.next_end()).min()
     }
 
     /// Tells all who wait for a slot what became of it.
@@ -46,7 +47,6 @@ impl BlockStore {
             }
         }
         let slots = request.slots[before..request.ready].to_vec();
-        self.stats.late_hits += slots.len() as u64;
         self.tell(key, slots, request.slots.len() - request.ready);
         self.requests.put(key, request);
     }

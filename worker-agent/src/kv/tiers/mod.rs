@@ -7,6 +7,7 @@
 
 mod board;
 mod closed_events;
+mod desk;
 mod link;
 mod news;
 mod open;
@@ -14,6 +15,7 @@ mod own;
 mod pace;
 
 pub(crate) use board::{RankBoard, TierBoard};
+pub(crate) use desk::{NoTiers, OpenTiers, TierDesk};
 pub(crate) use link::EngineTiers;
 pub(crate) use news::TierNews;
 pub(crate) use open::{CacheRoom, open as open_cache};

@@ -1,5 +1,6 @@
 //! Opens the cache that settings describe.
 
+use super::TierDesk;
 use crate::config::{KvDiskSettings, KvTierSettings};
 use crate::kv::peers::KvPeers;
 use anyhow::Context;
@@ -14,7 +15,7 @@ use stator_kv::object::{ObjectSettings, ObjectTier};
 use stator_kv::store::TierSettings;
 use stator_kv::tier::Tier;
 use stator_protos::kv_event::Medium;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 
 /// Blocks of an object store that are published at most; as many as its index has.
@@ -30,6 +31,8 @@ pub(crate) struct CacheRoom {
     pub(crate) object_key: Option<[u8; 32]>,
     /// Other agents, to read from and to lend to.
     pub(crate) peers: Option<Arc<KvPeers>>,
+    /// Where operators find the tiers.
+    pub(crate) desk: TierDesk,
 }
 
 /// Opens the tiers for blocks of a form, on the runtime of the caller. Reads what is on the disk.
@@ -50,20 +53,22 @@ pub(crate) fn open(
         settings.host_bytes
     );
     let mut tiers = Vec::new();
+    let opened_disk = Arc::new(OnceLock::new());
     if let Some(disk) = &settings.disk {
-        tiers.push(disk_tier(disk));
+        tiers.push(disk_tier(disk, opened_disk.clone()));
     }
     // Another agent's host memory is nearer than an object store.
     tiers.extend(room.peers.iter().map(|peers| peers.tier(&room.metrics)));
     if let Some(url) = &settings.object {
         tiers.push(object_tier(url, room.object_key)?);
     }
-    let CacheRoom { events, metrics, peers, .. } = room;
+    let CacheRoom { events, metrics, peers, desk, .. } = room;
     let settings = CacheSettings { tiers, events, metrics, ..CacheSettings::new(slots) };
     let cache = TieredCache::open(form, settings).context("KV tiers")?;
     if let Some(peers) = peers {
         peers.lend(&cache);
     }
+    desk.opened(&cache, opened_disk.get().cloned().unwrap_or_default());
     Ok(cache)
 }
 
@@ -80,10 +85,13 @@ fn slots(form: BlockForm, host_bytes: u64) -> u32 {
     u32::try_from(host_bytes / stride as u64).unwrap_or(u32::MAX)
 }
 
-fn disk_tier(disk: &KvDiskSettings) -> CacheTier {
+/// The disk tier, and where to tell of it when it is open.
+fn disk_tier(disk: &KvDiskSettings, opened: Arc<OnceLock<Weak<DiskTier>>>) -> CacheTier {
     let settings = DiskSettings::new(&disk.dir, disk.bytes);
     let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
-        Ok(Arc::new(DiskTier::open(settings, form, arena, report)?) as Arc<dyn Tier>)
+        let tier = Arc::new(DiskTier::open(settings, form, arena, report)?);
+        opened.get_or_init(|| Arc::downgrade(&tier));
+        Ok(tier as Arc<dyn Tier>)
     });
     CacheTier { name: "disk", settings: TierSettings::new(Medium::Disk), open }
 }

@@ -1,7 +1,7 @@
 //! Tiers of built-in engines.
 
 use super::open::{CacheRoom, blocks_max, open};
-use super::{TierNews, WorkerTiers};
+use super::{TierDesk, TierNews, WorkerTiers};
 use crate::config::KvTierSettings;
 use crate::kv::peers::KvPeers;
 use stator_engine::EngineOptions;
@@ -26,6 +26,8 @@ pub(crate) struct TierOrder {
     pub(crate) object_key: Option<[u8; 32]>,
     /// Other agents, to read from and to lend to.
     pub(crate) peers: Option<Arc<KvPeers>>,
+    /// Where operators find the tiers.
+    pub(crate) desk: TierDesk,
 }
 
 impl TierOrder {
@@ -44,10 +46,10 @@ impl TierOrder {
         let form = block_form(SharedKv::form(first));
         let news: Vec<_> = engines.iter().map(|_| Arc::new(TierNews::default())).collect();
         let told = news.clone();
-        let Self { settings, metrics, object_key, peers } = self;
+        let Self { settings, metrics, object_key, peers, desk } = self;
         // All engines can use what the tiers hold, so all workers publish it.
         let events = Arc::new(move |event| told.iter().for_each(|news| news.take_event(&event)));
-        let room = CacheRoom { events, metrics, object_key, peers: peers.clone() };
+        let room = CacheRoom { events, metrics, object_key, peers: peers.clone(), desk };
         let cache = open(form, &settings, room)?;
         let most = blocks_max(form, &settings) + options.total_blocks as usize;
         let connected = engines.into_iter().zip(news).map(|(engine, news)| {

@@ -48,7 +48,8 @@ fn counted_workers(
     settings: KvTierSettings,
     metrics: KvMetrics,
 ) -> Vec<TieredWorker> {
-    let order = TierOrder { settings, metrics, object_key: None, peers: None };
+    let desk = TierDesk::default();
+    let order = TierOrder { settings, metrics, object_key: None, peers: None, desk };
     let engines = (0..count).map(|_| engine()).collect();
     let (engines, tiers) = order.connect(engines, &options()).unwrap();
     let pairs = engines.into_iter().zip(tiers);
@@ -65,6 +66,7 @@ async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
         metrics: KvMetrics::default(),
         object_key: None,
         peers: Some(peers),
+        desk: TierDesk::default(),
     };
     let (mut engines, mut tiers) = order.connect(vec![engine()], &options()).unwrap();
     (TieredWorker { engine: engines.remove(0), tiers: tiers.pop() }, address)
@@ -212,8 +214,8 @@ async fn a_cleared_cache_is_published_and_finds_nothing() {
 fn tiers_without_room_for_a_block_are_refused_in_words() {
     let settings =
         KvTierSettings { host_bytes: 100, disk: None, object: None, nixl: None, socket_dir: None };
-    let order =
-        TierOrder { settings, metrics: KvMetrics::default(), object_key: None, peers: None };
+    let (metrics, desk) = (KvMetrics::default(), TierDesk::default());
+    let order = TierOrder { settings, metrics, object_key: None, peers: None, desk };
     let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();
     assert!(error.starts_with("kv-host-gb: 100 bytes have no room for a block of "), "{error}");
 }

@@ -383,5 +383,7 @@ impl Tier for HeldTier {
         self.say(TierReport::Written { name: block.name, slot, result });
     }
 
+    fn forget(&self, _: &[stator_protos::name::BlockName]) {}
+
     fn clear(&self) {}
 }

@@ -224,3 +224,34 @@ fn cleared_block_is_not_held_when_its_writing_ends() {
     assert_eq!(names(&log), BTreeSet::new());
     assert!(log.oldest_is_empty());
 }
+
+#[test]
+fn the_oldest_segment_goes_with_its_blocks_and_may_come_back() {
+    let mut log = Log::new(GEOMETRY);
+    assert_eq!(log.retire(), Retirement::NoSegment);
+    (0..20).for_each(|name| drop(store(&mut log, name, 3)));
+    let (read, _) = log.begin_read(BlockName(1)).unwrap();
+    assert_eq!(log.retire(), Retirement::NotYet);
+    log.end_read(read);
+    let gone = (0..9).map(BlockName).collect();
+    assert_eq!(log.retire(), Retirement::Done { segment: 0, gone });
+    assert_eq!((log.in_use(), log.segments(), log.next_segment()), (2, 3, 0));
+    assert_eq!(names(&log), (9..20).collect());
+    let epoch = log.next_epoch();
+    log.add_segment();
+    assert_eq!((log.in_use(), log.segments(), log.epoch(0)), (3, 3, epoch));
+    assert_eq!(log.claim(block(50), CHECKSUM), Claim::At(Place { segment: 0, slot: 0 }));
+}
+
+#[test]
+fn a_name_is_forgotten_at_every_stage_of_its_writing() {
+    let mut log = Log::new(GEOMETRY);
+    log.add_segment();
+    let Claim::At(place) = log.claim(block(1), CHECKSUM) else { panic!("there is room") };
+    assert_eq!(log.forget_name(BlockName(1)), Some(place));
+    assert_eq!(log.forget_name(BlockName(1)), None);
+    assert!(!log.payload_written(place));
+    store(&mut log, 2, 1);
+    assert!(log.forget_name(BlockName(2)).is_some());
+    assert_eq!(names(&log), BTreeSet::new());
+}
