@@ -13,6 +13,8 @@ mod kv;
 mod matrix;
 mod model;
 mod parallel;
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod revision_tests;
 mod rope;
 mod tensor;
 #[cfg(test)]
