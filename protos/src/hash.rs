@@ -42,6 +42,13 @@ impl HashSeed {
     }
 }
 
+impl HashSeed {
+    /// The namespace as a number: the same for the same adapter and salt, zero without any.
+    pub fn number(self) -> u64 {
+        self.0.wrapping_sub(BASE_SEED)
+    }
+}
+
 impl Default for HashSeed {
     fn default() -> Self {
         Self(BASE_SEED)

@@ -203,6 +203,11 @@ fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString
     }
     flags.extend(tiers.object.iter().map(|url| format!("--kv-object={url}").into()));
     flags.extend(tiers.nixl.iter().flat_map(|file| ["--kv-nixl".into(), file.into()]));
+    let share = tiers.tenant_share_percent.iter();
+    flags.extend(share.map(|percent| format!("--kv-tenant-share-percent={percent}").into()));
+    if let Some(key) = &tiers.key {
+        flags.extend(["--kv-key-file".into(), key.file.clone().into()]);
+    }
     flags
 }
 
@@ -281,7 +286,7 @@ pub(crate) fn parent_gone() -> Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_worker_agent::KvDiskSettings;
+    use stator_worker_agent::{KvDiskSettings, KvKey, KvKeySettings};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -308,6 +313,8 @@ mod tests {
             disk: Some(settings),
             object: None,
             nixl: None,
+            key: None,
+            tenant_share_percent: None,
             socket_dir: None,
         };
         let secret = |tiers| std::fs::read(secret_file(home.path(), tiers).unwrap()).unwrap();
@@ -326,6 +333,8 @@ mod tests {
             disk: Some(disk),
             object,
             nixl: Some("/lib/nixl.so".into()),
+            key: Some(KvKeySettings { file: "/etc/kv".into(), key: KvKey::of_secret(b"k") }),
+            tenant_share_percent: Some(40),
             socket_dir: None,
         };
         assert_eq!(
@@ -337,7 +346,10 @@ mod tests {
                 "/var/kv/agent-1",
                 "--kv-object=s3://b/p",
                 "--kv-nixl",
-                "/lib/nixl.so"
+                "/lib/nixl.so",
+                "--kv-tenant-share-percent=40",
+                "--kv-key-file",
+                "/etc/kv",
             ]
         );
     }

@@ -12,7 +12,7 @@ use stator_tests::process::Process;
 const FEW: usize = BLOCKS + 5;
 
 /// The tiers of an agent as `kv-status --json` prints them.
-async fn status(process: &mut Process) -> Value {
+pub(crate) async fn status(process: &mut Process) -> Value {
     let (done, log) = operate(process, &["kv-status", "--json"]).await;
     assert!(done, "{log}");
     let line = log.lines().find(|line| line.starts_with("{\"asked_blocks\"")).expect("a state");

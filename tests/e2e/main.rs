@@ -16,6 +16,7 @@ mod epp;
 mod errors;
 mod events;
 mod fleet;
+mod kv_guarded;
 mod kv_operate;
 mod kv_peers;
 mod kv_tiers;

@@ -20,7 +20,7 @@ pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSourc
 pub(crate) use engine::BLOCK_SIZE;
 pub use engine::{EngineArgs, EngineKind, EngineSettings, OwnEngine, SimSettings};
 use faults::Faults;
-pub use kv_tiers::{KvDiskSettings, KvTierArgs, KvTierSettings};
+pub use kv_tiers::{KvDiskSettings, KvKeySettings, KvTierArgs, KvTierSettings};
 pub use place::PlaceArgs;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};

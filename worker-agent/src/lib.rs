@@ -23,8 +23,9 @@ mod workers;
 
 pub use agent::run;
 pub use config::{
-    AgentArgs, AgentSettings, EngineArgs, EngineSettings, KvDiskSettings, KvTierArgs,
-    KvTierSettings,
+    AgentArgs, AgentSettings, EngineArgs, EngineSettings, KvDiskSettings, KvKeySettings,
+    KvTierArgs, KvTierSettings,
 };
 pub use operations::client::{OperateArgs, OperationArg, operate};
 pub use served_model::{LoadedEngine, LoadedModel};
+pub use stator_kv::cipher::KvKey;

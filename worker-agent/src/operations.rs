@@ -17,9 +17,7 @@ use stator_dialect::{Fault, Operation};
 use stator_protos::worker::operate_kv_request;
 use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::operations_server::Operations;
-use stator_protos::worker::{
-    OperateKvRequest, OperateKvResponse, OperateRequest, OperateResponse,
-};
+use stator_protos::worker::{OperateKvRequest, OperateKvResponse, OperateRequest, OperateResponse};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
 

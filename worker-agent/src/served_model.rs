@@ -90,11 +90,7 @@ impl ServedModel {
 
 impl ServedModel {
     /// A model whose engines have these tiers: as many as engines, or none.
-    pub(crate) fn with_tiers(
-        loaded: LoadedModel,
-        tiers: Vec<WorkerTiers>,
-        desk: TierDesk,
-    ) -> Self {
+    pub(crate) fn with_tiers(loaded: LoadedModel, tiers: Vec<WorkerTiers>, desk: TierDesk) -> Self {
         let LoadedModel { model, files, engines } = loaded;
         let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,

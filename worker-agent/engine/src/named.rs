@@ -27,6 +27,11 @@ impl NamedBlocks {
         Self { root, seed, block_size, keys: Vec::new() }
     }
 
+    /// The space of all keys.
+    pub fn space(&self) -> HashSeed {
+        self.seed
+    }
+
     /// The keys that are known.
     pub fn keys(&self) -> &[BlockKey] {
         &self.keys

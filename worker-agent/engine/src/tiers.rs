@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use stator_protos::hash::SequenceHash;
+use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::name::BlockName;
 
 use crate::named::BlockKey;
@@ -46,4 +46,6 @@ pub struct OuterBlock {
     pub parent: Option<SequenceHash>,
     /// Blocks before it in its sequence.
     pub depth: u32,
+    /// The prefix space of its request: a block is of use in no other.
+    pub space: HashSeed,
 }

@@ -119,7 +119,13 @@ mod transfers {
             let start = |slot: SlotId, at: usize| {
                 let (name, checksum) = requests[at];
                 if is_write {
-                    let block = Block { name, hash: None, parent: None, depth: 0 };
+                    let block = Block {
+                        name,
+                        hash: None,
+                        parent: None,
+                        depth: 0,
+                        tenant: stator_kv::TenantKey::default(),
+                    };
                     self.tier.write(TierWrite { block, slot, checksum });
                 } else {
                     self.tier.read(TierRead { name, slot, urgency: Urgency::Demand });
@@ -298,6 +304,7 @@ mod restart {
                     hash: None,
                     parent: None,
                     depth: number % 1000,
+                    tenant: stator_kv::TenantKey::default(),
                 };
                 let (epoch, length) = (u64::from(segment) + 1, FORM.block_bytes as u32);
                 let descriptor = Descriptor { block, checksum: Checksum(0), epoch, length };

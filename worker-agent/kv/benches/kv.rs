@@ -81,6 +81,7 @@ fn answers(wanted: &dyn Fn(&str) -> bool, bytes: usize) {
             hash: None,
             parent: None,
             depth: name.0 as u32,
+            tenant: stator_kv::TenantKey::default(),
         };
         let slots = client.grant(BLOCKS);
         let filled: Vec<_> = slots.into_iter().zip(names.iter().map(block)).collect();

@@ -58,7 +58,13 @@ fn run_one(settings: ObjectSettings, form: BlockForm) {
         .map(|number| {
             let kv: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at as u32 ^ number) as u8).collect();
             arena.write(SlotId(number), &kv);
-            let block = Block { name: name(number), hash: None, parent: None, depth: number };
+            let block = Block {
+                name: name(number),
+                hash: None,
+                parent: None,
+                depth: number,
+                tenant: stator_kv::TenantKey::default(),
+            };
             TierWrite { block, slot: SlotId(number), checksum: checksum(block.name, &kv) }
         })
         .collect();

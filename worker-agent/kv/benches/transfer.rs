@@ -112,7 +112,13 @@ impl Pair {
     /// Reads all blocks.
     fn pull(&self) {
         let names = (0..BLOCKS).map(|block| BlockName(block.into()));
-        let block = |name| Block { name, hash: None, parent: None, depth: 0 };
+        let block = |name| Block {
+            name,
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: stator_kv::TenantKey::default(),
+        };
         self.tier.hint(self.peer, &names.clone().map(block).collect::<Vec<_>>());
         for name in names {
             let slot = SlotId(name.0 as u32);

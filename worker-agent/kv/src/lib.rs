@@ -8,6 +8,7 @@
 pub mod arena;
 pub mod cache;
 pub mod checksum;
+pub mod cipher;
 pub mod connector;
 pub mod cost;
 pub mod disk;
@@ -52,7 +53,14 @@ pub struct Block {
     /// Blocks before it in its sequence. Of two blocks of a sequence, the deeper one is evicted
     /// first.
     pub depth: u32,
+    /// The tenant whose requests computed it.
+    pub tenant: TenantKey,
 }
+
+/// A number that stands for a tenant, for quotas. Blocks of which nobody knows whose they are, and
+/// those of the space that all share, have zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantKey(pub u64);
 
 /// The form of all KV of one cache. KV of another form is refused, never converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

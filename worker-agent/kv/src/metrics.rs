@@ -70,6 +70,8 @@ pub(crate) enum FilledOutcome {
     duplicate,
     /// The engine had not been granted the slot.
     not_granted,
+    /// The block's tenant has as many blocks as it may have, and all are in use.
+    over_quota,
 }
 
 /// Place where a request's blocks were found.

@@ -2,7 +2,9 @@
 
 use super::{EngineKind, Faults};
 use clap::Args;
+use stator_kv::cipher::KvKey;
 use stator_runtime::config::ConfigError;
+use stator_runtime::secret::Secret;
 use std::path::PathBuf;
 
 /// Bytes of a gigabyte, as the flags count.
@@ -46,6 +48,20 @@ pub struct KvTierArgs {
     #[arg(long, env = "STATOR_KV_NIXL", value_name = "FILE")]
     pub kv_nixl: Option<PathBuf>,
 
+    /// File with a secret, 16 to 4096 bytes, by which KV on the disk and in the object store is
+    /// encrypted (AES-256-GCM). Agents that share an object store need the same secret. A disk
+    /// folder that was made with another secret, or without one, stops the start. Default: KV is
+    /// not encrypted.
+    #[arg(long, env = "STATOR_KV_KEY_FILE", value_name = "FILE")]
+    pub kv_key_file: Option<PathBuf>,
+
+    /// Share of host memory and of the disk that the KV of one tenant may have, in percent. Beyond it
+    /// a tenant's KV takes the place of its own, not of others'. A tenant is a prefix space: what a
+    /// proxy makes of API key, `x-tenant-id` and `cache_salt`. Needs `--kv-host-gb` and
+    /// `--engine builtin`. Default: no limit.
+    #[arg(long, env = "STATOR_KV_TENANT_SHARE_PERCENT", value_name = "PERCENT")]
+    pub kv_tenant_share_percent: Option<u8>,
+
     /// Folder where engines that the agent does not start find its tiers: the socket `kv.sock`, and
     /// the modules that engines load. The agent makes the folder if it is missing; each agent
     /// needs a folder of its own. Needs `--kv-host-gb`. Default: a temporary folder, which only an
@@ -65,8 +81,21 @@ pub struct KvTierSettings {
     pub object: Option<String>,
     /// NIXL's library.
     pub nixl: Option<PathBuf>,
+    /// The key by which disk and object store are encrypted.
+    pub key: Option<KvKeySettings>,
+    /// Share of host memory and disk that one tenant's KV may have, in percent.
+    pub tenant_share_percent: Option<u8>,
     /// Folder where engines in other processes find the tiers; `None` for a temporary one.
     pub socket_dir: Option<PathBuf>,
+}
+
+/// A key, and its file for other agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvKeySettings {
+    /// The file.
+    pub file: PathBuf,
+    /// The key that its content makes.
+    pub key: KvKey,
 }
 
 /// A disk tier.
@@ -121,10 +150,15 @@ impl KvTierArgs {
         if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
             faults.0.push(fault);
         }
+        if let Some(percent) = self.kv_tenant_share_percent {
+            faults.range("kv-tenant-share-percent", percent, 1, 100);
+        }
         let below = [
             ("kv-disk-dir", self.kv_disk_dir.is_some()),
             ("kv-object", self.kv_object.is_some()),
             ("kv-nixl", self.kv_nixl.is_some()),
+            ("kv-key-file", self.kv_key_file.is_some()),
+            ("kv-tenant-share-percent", self.kv_tenant_share_percent.is_some()),
             ("kv-socket-dir", self.kv_socket_dir.is_some()),
         ];
         // Blocks go through host memory on their way to and from engines and the tiers below.
@@ -138,6 +172,14 @@ impl KvTierArgs {
         if self.kv_socket_dir.is_some() && !has_shim {
             faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
         }
+        if self.kv_key_file.is_some() && self.kv_disk_dir.is_none() && self.kv_object.is_none() {
+            faults.0.push("kv-key-file: needs kv-disk-dir or kv-object".into());
+        }
+        let key = faults.keep_one(read_key(self.kv_key_file)).flatten();
+        // What other engines hand over does not say whose it is.
+        if self.kv_tenant_share_percent.is_some() && engine != EngineKind::Builtin {
+            faults.0.push("kv-tenant-share-percent: needs --engine builtin".into());
+        }
         let usable = faults.0.len() == before && host_gb > 0.0;
         usable.then(|| KvTierSettings {
             host_bytes: (host_gb * GB) as u64,
@@ -147,9 +189,19 @@ impl KvTierArgs {
             }),
             object: self.kv_object,
             nixl: self.kv_nixl,
+            key,
+            tenant_share_percent: self.kv_tenant_share_percent,
             socket_dir: self.kv_socket_dir,
         })
     }
+}
+
+/// The key of a file, if there is one.
+fn read_key(file: Option<PathBuf>) -> Result<Option<KvKeySettings>, String> {
+    let Some(file) = file else { return Ok(None) };
+    let secret = Secret::read(&file).map_err(|fault| format!("kv-key-file: {fault}"))?;
+    let key = KvKey::of_secret(secret.reveal().as_bytes());
+    Ok(Some(KvKeySettings { file, key }))
 }
 
 /// A fault of an object store's URL.
@@ -208,6 +260,14 @@ mod tests {
         let nixl = Some("/lib/nixl.so".into());
         let (host_bytes, disk) = (500_000_000, Some(disk));
         let tiers = KvTierSettings { host_bytes, disk, object, nixl, socket_dir: None };
+        let tiers = KvTierSettings {
+            host_bytes: 500_000_000,
+            disk: Some(disk),
+            object,
+            key: None,
+            tenant_share_percent: None,
+            socket_dir: None,
+        };
         assert_eq!(check(EngineKind::Vllm, &flags), Ok(Some(tiers)));
     }
 
@@ -238,8 +298,33 @@ mod tests {
         for (flags, expected) in cases {
             assert_eq!(check(EngineKind::Builtin, flags).unwrap_err(), expected, "{flags:?}");
         }
+        let share = ["--kv-host-gb=1", "--kv-tenant-share-percent=0"];
+        let share = check(EngineKind::Builtin, &share).unwrap_err();
+        assert_eq!(share, ["kv-tenant-share-percent: 0 is not in 1..=100"]);
+        let share = ["--kv-host-gb=1", "--kv-tenant-share-percent=9"];
+        let share = check(EngineKind::Vllm, &share).unwrap_err();
+        assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin"]);
         let room = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-gb=2"]);
         assert_eq!(room.unwrap_err(), ["kv-disk-dir: needed with kv-disk-gb 2"]);
+    }
+
+    #[test]
+    fn a_key_is_read_from_its_file_and_encrypts_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let flag = format!("--kv-key-file={}", file.display());
+        let check = |flags: &[&str]| {
+            let flags = [&["--kv-host-gb=1", &flag], flags].concat();
+            check(EngineKind::Builtin, &flags).map(|tiers| tiers.unwrap().key)
+        };
+        let disk = ["--kv-disk-dir=/d"];
+        assert!(check(&disk).unwrap_err()[0].starts_with("kv-key-file: cannot read"));
+        std::fs::write(&file, "short").unwrap();
+        assert!(check(&disk).unwrap_err()[0].ends_with("5 bytes, 16 to 4096"));
+        std::fs::write(&file, "correct-horse-battery\n").unwrap();
+        let key = KvKey::of_secret(b"correct-horse-battery");
+        assert_eq!(check(&disk), Ok(Some(KvKeySettings { file: file.clone(), key })));
+        assert_eq!(check(&[]).unwrap_err(), ["kv-key-file: needs kv-disk-dir or kv-object"]);
     }
 
     #[test]

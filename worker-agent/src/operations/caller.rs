@@ -7,9 +7,9 @@ use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::operations_client::OperationsClient;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{DescribeRequest, OperateRequest};
-use tonic::{Request, Status};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 /// Most bytes of a model's files.
 const MODEL_BYTES_MAX: usize = 256 << 20;

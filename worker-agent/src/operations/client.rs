@@ -1,15 +1,15 @@
 //! `stator operate`: asks an agent to do something to its engine.
 
-use crate::config::TokenArgs;
 use super::access::SCHEME;
 use super::caller::Caller;
 use super::kv_client::{self, KvOperationArg};
+use crate::config::TokenArgs;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use stator_protos::worker::operate_request::Operation as WireOperation;
 use stator_protos::worker::{
-    LoadAdapter, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
-    UnloadAdapter, UpdateWeights, Wake,
+    LoadAdapter, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile, UnloadAdapter,
+    UpdateWeights, Wake,
 };
 use stator_runtime::dial::DialArgs;
 use std::time::Duration;
@@ -139,7 +139,9 @@ impl From<EngineOperationArg> for WireOperation {
             EngineOperationArg::LoadAdapter { name, path } => {
                 Self::LoadAdapter(LoadAdapter { name, path })
             }
-            EngineOperationArg::UnloadAdapter { name } => Self::UnloadAdapter(UnloadAdapter { name }),
+            EngineOperationArg::UnloadAdapter { name } => {
+                Self::UnloadAdapter(UnloadAdapter { name })
+            }
             EngineOperationArg::StartProfile => Self::StartProfile(StartProfile {}),
             EngineOperationArg::StopProfile => Self::StopProfile(StopProfile {}),
             EngineOperationArg::UpdateWeights { request } => {

@@ -42,9 +42,8 @@ pub(super) fn operate(
 ) -> Result<OperateKvResponse, KvRefusal> {
     let invalid = |what: String| KvRefusal::Invalid(what);
     let operation = request.operation;
-    let operation = operation.ok_or_else(|| {
-        invalid("operation: it is missing, or of a later version".into())
-    })?;
+    let operation = operation
+        .ok_or_else(|| invalid("operation: it is missing, or of a later version".into()))?;
     let tiers = desk.tiers()?;
     let mut response = OperateKvResponse::default();
     match operation {

@@ -101,10 +101,7 @@ pub(super) enum SwitchArg {
 /// # Errors
 ///
 /// The agent cannot be asked, refuses, or has none of a prompt's blocks that were to be pinned.
-pub(super) async fn operate(
-    caller: Caller,
-    operation: KvOperationArg,
-) -> anyhow::Result<()> {
+pub(super) async fn operate(caller: Caller, operation: KvOperationArg) -> anyhow::Result<()> {
     match operation {
         KvOperationArg::KvStatus(StatusArgs { json, over }) => {
             let before = ask(&caller, Operation::Look(KvLook {})).await?;

@@ -79,11 +79,7 @@ impl PromptArgs {
     }
 }
 
-async fn tokens_of(
-    caller: &Caller,
-    model: &ModelRecord,
-    text: &str,
-) -> anyhow::Result<Vec<u32>> {
+async fn tokens_of(caller: &Caller, model: &ModelRecord, text: &str) -> anyhow::Result<Vec<u32>> {
     let request = caller.request(ModelFilesRequest { model: model.name.clone() });
     let files = caller.worker().model_files(request).await;
     let files = files.map_err(|status| anyhow::anyhow!("{}", status.message()))?.into_inner().files;

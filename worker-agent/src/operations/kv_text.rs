@@ -143,9 +143,8 @@ pub(super) fn json(status: &KvStatus, since: Earlier<'_>) -> Value {
             "state": state(tier),
         })
     });
-    let earlier = since.map(|(seconds, before)| {
-        value!({ "seconds": seconds, "state": json(before, None) })
-    });
+    let earlier =
+        since.map(|(seconds, before)| value!({ "seconds": seconds, "state": json(before, None) }));
     value!({
         "block_bytes": status.block_bytes,
         "policy": status.policy,
@@ -201,7 +200,10 @@ pub(super) fn evicted(evicted: &KvEvicted) -> String {
 fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let fits = units.into_iter().find(|(unit, _)| bytes as f64 >= *unit);
-    fits.map_or_else(|| format!("{bytes} B"), |(by, unit)| format!("{:.1} {unit}", bytes as f64 / by))
+    fits.map_or_else(
+        || format!("{bytes} B"),
+        |(by, unit)| format!("{:.1} {unit}", bytes as f64 / by),
+    )
 }
 
 #[cfg(test)]

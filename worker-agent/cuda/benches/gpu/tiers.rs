@@ -119,7 +119,13 @@ fn tcp(held: &Arc<Arena>, landing: &Arc<Arena>) -> f64 {
     let handle = runtimes[1].handle().clone();
     let tier = PeerTier::new(landing.clone(), FORM, key, settings, handle, sink);
     let times = (0..=REPETITIONS).map(|_| {
-        let block = |slot| Block { name: name(slot), hash: None, parent: None, depth: 0 };
+        let block = |slot| Block {
+            name: name(slot),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: stator_kv::TenantKey::default(),
+        };
         tier.hint(peer, &(0..BLOCKS).map(block).collect::<Vec<_>>());
         read_all(&tier, &reports)
     });
@@ -155,7 +161,13 @@ fn disk(dir: &Path, held: &Arc<Arena>, landing: &Arc<Arena>) -> (f64, f64) {
     let (tier, reports) = open(held);
     let started = Instant::now();
     for slot in 0..BLOCKS {
-        let block = Block { name: name(slot), hash: None, parent: None, depth: 0 };
+        let block = Block {
+            name: name(slot),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: stator_kv::TenantKey::default(),
+        };
         let checksum = held.checksum(SlotId(slot), block.name);
         tier.write(TierWrite { block, slot: SlotId(slot), checksum });
     }

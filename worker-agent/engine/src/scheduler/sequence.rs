@@ -195,7 +195,8 @@ impl Sequence {
         let own = self.blocks[place];
         let id = pool.commit(own, key, parent, tokens);
         self.blocks[place] = id;
-        (id == own).then_some((id, OuterBlock { key, parent, depth: place as u32 }))
+        let (depth, space) = (place as u32, self.named.space());
+        (id == own).then_some((id, OuterBlock { key, parent, depth, space }))
     }
 
     /// Has a block for the next token to compute; false if the pool has none.

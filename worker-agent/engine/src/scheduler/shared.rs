@@ -86,7 +86,8 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         for (i, block) in (first..keys.len()).zip(here) {
             let tokens = &request.tokens[i * block_size..][..block_size];
             let parent = i.checked_sub(1).map(|before| keys[before].hash);
-            let place = OuterBlock { key: keys[i], parent, depth: i as u32 };
+            let space = request.named.as_ref().map(NamedBlocks::space).unwrap_or_default();
+            let place = OuterBlock { key: keys[i], parent, depth: i as u32, space };
             let Some(id) = self.take_in(place, tokens, block) else { break };
             held.push(id);
         }

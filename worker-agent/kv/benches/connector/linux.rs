@@ -49,7 +49,13 @@ fn cache(verify_host: bool) -> Arc<TieredCache> {
     let names = KeyNames::new(&FORM.fingerprint, &[0; 16]);
     for (slot, depth) in client.grant(BLOCKS as usize).into_iter().zip(0..) {
         cache.arena().write(slot, &vec![depth as u8; FORM.block_bytes]);
-        let block = Block { name: names.name(&key(depth)), hash: None, parent: None, depth };
+        let block = Block {
+            name: names.name(&key(depth)),
+            hash: None,
+            parent: None,
+            depth,
+            tenant: stator_kv::TenantKey::default(),
+        };
         client.filled(&[(slot, block)]);
     }
     drop(client);

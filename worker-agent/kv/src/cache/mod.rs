@@ -101,7 +101,11 @@ fn assemble(
     let arena = Arena::new(settings.slots, form.block_bytes).map_err(CacheOpenError::Arena)?;
     let arena = Arc::new(arena);
     let tiers = settings.tiers.iter().map(|tier| tier.settings.clone()).collect();
-    let limits = StoreSettings::new(settings.slots, form.block_bytes, tiers);
+    let share = |percent: u8| settings.slots as usize * usize::from(percent) / 100;
+    let limits = StoreSettings {
+        tenant_slots_max: settings.tenant_share_percent.map(share),
+        ..StoreSettings::new(settings.slots, form.block_bytes, tiers)
+    };
     let shared =
         Arc::new(SharedStore::new(BlockStore::new(limits), arena.clone(), &settings, clock));
     let mut tiers = Vec::with_capacity(settings.tiers.len());

@@ -15,6 +15,8 @@ pub struct CacheSettings {
     pub slots: u32,
     /// Tiers below host memory, nearest first; at most eight.
     pub tiers: Vec<CacheTier>,
+    /// Share of host memory that the blocks of one tenant may have, in percent. Default: no quota.
+    pub tenant_share_percent: Option<u8>,
     /// Whether blocks in host memory are compared with their checksums whenever a request is to
     /// use them. Default: yes.
     pub verify_host: bool,
@@ -34,6 +36,7 @@ impl CacheSettings {
         Self {
             slots,
             tiers: Vec::new(),
+            tenant_share_percent: None,
             verify_host: true,
             verify_bytes: 8 << 20,
             events: Arc::new(|_| {}),

@@ -156,7 +156,7 @@ impl SharedStore {
     }
 
     /// Registers blocks in slots that the owner has filled. Returns the slots of blocks that were
-    /// there already, which stay with the owner.
+    /// there already, or that are beyond the quota of their tenant; they stay with the owner.
     pub(super) fn filled(&self, owner: OwnerId, blocks: &[(SlotId, Block)]) -> Vec<SlotId> {
         // Outside the lock, because this reads all bytes. The checksum of a slot that is not the
         // owner's to fill may be of anything: it is refused below.
@@ -189,18 +189,22 @@ impl SharedStore {
         mut refused: usize,
     ) -> Vec<SlotId> {
         let mut registered = 0;
-        let mut duplicates = Vec::new();
+        let (mut duplicates, mut over_quota) = (Vec::new(), Vec::new());
         self.call(|state, now| {
             for (slot, block, checksum) in blocks {
                 match state.store.filled(owner, slot, block, checksum, now) {
                     Filled::Registered => registered += 1,
                     Filled::Duplicate => duplicates.push(slot),
                     Filled::NotGranted => refused += 1,
+                    Filled::OverQuota => over_quota.push(slot),
                 }
             }
         });
         self.metrics.filled(FilledOutcome::registered, registered);
         self.metrics.filled(FilledOutcome::duplicate, duplicates.len());
+        self.metrics.filled(FilledOutcome::over_quota, over_quota.len());
+        // To the engine it is the same: the slot is its to fill again.
+        duplicates.extend(over_quota);
         self.metrics.filled(FilledOutcome::not_granted, refused);
         if refused > 0 {
             tracing::warn!(owner = owner.0, refused, "an engine filled slots that it did not hold");

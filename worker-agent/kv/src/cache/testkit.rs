@@ -30,7 +30,13 @@ pub(super) fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
 }
 
 pub(super) fn block(name: BlockName) -> Block {
-    Block { name, hash: None, parent: None, depth: name.0 as u32 % 64 }
+    Block {
+        name,
+        hash: None,
+        parent: None,
+        depth: name.0 as u32 % 64,
+        tenant: crate::TenantKey::default(),
+    }
 }
 
 /// A block as a tier has it, right or wrong.

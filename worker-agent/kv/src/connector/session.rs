@@ -207,7 +207,8 @@ impl SchedulerSession {
         }
         self.filler.fill(filled.iter().map(|entry| {
             let name = self.engine.names.name(&entry.key);
-            let block = Block { name, hash: None, parent: None, depth: entry.depth };
+            let tenant = crate::TenantKey::default();
+            let block = Block { name, hash: None, parent: None, depth: entry.depth, tenant };
             FilledBlock { slot: entry.slot, block, words: self.told.of(name) }
         }));
         self.told.clear();

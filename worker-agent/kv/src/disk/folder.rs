@@ -1,9 +1,10 @@
 //! The directory of a form: its lock, its header and its segments' files.
 
 use super::device::Device;
-use super::format::{Geometry, HEADER_BYTES, Header, HeaderRead, VERSION};
+use super::format::{Geometry, HEADER_BYTES, Header, HeaderRead, HeaderSeal, VERSION};
 use super::system;
 use crate::BlockForm;
+use crate::cipher::{KvCipher, KvKey};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fchmod, flock, open, openat, unlinkat};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -41,6 +42,14 @@ pub enum OpenError {
         /// Contents of the directory.
         what: String,
     },
+    /// The key is missing, or another one, or one too many.
+    #[error("kv-key-file: the disk tier in {} {what}", dir.display())]
+    Key {
+        /// The directory of the form.
+        dir: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// The system refused.
     #[error("the disk tier in {}: {error}", dir.display())]
     Io {
@@ -52,6 +61,17 @@ pub enum OpenError {
     },
 }
 
+/// Wishes of whoever opens a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FolderWish<'k> {
+    /// Sizes of segments of a new directory.
+    pub(super) geometry: Geometry,
+    /// Bytes that the segments may have.
+    pub(super) bytes: u64,
+    /// The key, if the directory is to be encrypted.
+    pub(super) key: Option<&'k KvKey>,
+}
+
 /// An open directory, which no other process has.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -61,6 +81,7 @@ pub(super) struct Folder {
     _lock: File,
     header_file: File,
     header: Header,
+    cipher: Option<KvCipher>,
     /// Segments that may be on disk.
     segments_max: u32,
     is_direct: bool,
@@ -72,9 +93,9 @@ impl Folder {
     pub(super) fn open(
         base: &Path,
         form: BlockForm,
-        wanted: Geometry,
-        bytes: u64,
+        wanted: FolderWish<'_>,
     ) -> Result<Self, OpenError> {
+        let FolderWish { geometry, bytes, key } = wanted;
         let dir = base.join(folder_name(&form));
         let fail = |error: io::Error| OpenError::Io { dir: dir.clone(), error };
         fs::create_dir_all(base).map_err(fail)?;
@@ -87,9 +108,15 @@ impl Folder {
         let found = if has_header { Header::decode(&read) } else { HeaderRead::Damaged };
         let old = known_header(found, &form)
             .map_err(|what| OpenError::Foreign { dir: dir.clone(), what })?;
-        let kept = old.filter(|old| fits(old, bytes, wanted));
-        let fresh = Header { form, segment_slots: wanted.segment_slots, first_epoch: 1 };
+        // Also where no segment would be kept: whoever gave a wrong key does not want that.
+        let known_key = old.map_or(Ok(None), |old| known_key(&old, key));
+        let known_key = known_key.map_err(|what| OpenError::Key { dir: dir.clone(), what })?;
+        let kept = old.filter(|old| fits(old, bytes, geometry));
+        let (seal, fresh_cipher) = key.map(new_key).unzip();
+        let segment_slots = geometry.segment_slots;
+        let fresh = Header { form, segment_slots, first_epoch: 1, seal };
         let header = kept.unwrap_or(fresh);
+        let cipher = kept.map_or(fresh_cipher, |_| known_key);
         let segments_max =
             u32::try_from(bytes / header.geometry().segment_bytes()).unwrap_or(u32::MAX);
         let mut folder = Self {
@@ -98,6 +125,7 @@ impl Folder {
             _lock: lock,
             header_file,
             header,
+            cipher,
             segments_max,
             is_direct: false,
         };
@@ -111,6 +139,11 @@ impl Folder {
     /// The directory.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The cipher of an encrypted directory.
+    pub(super) fn cipher(&self) -> Option<KvCipher> {
+        self.cipher.clone()
     }
 
     /// Sizes of the segments.
@@ -253,6 +286,29 @@ fn known_header(found: HeaderRead, form: &BlockForm) -> Result<Option<Header>, S
             other.block_bytes, form.block_bytes
         )),
     }
+}
+
+/// The cipher of a directory that exists. `Err` says why the key is not the directory's.
+fn known_key(header: &Header, key: Option<&KvKey>) -> Result<Option<KvCipher>, &'static str> {
+    match (header.seal, key) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            Err("is not encrypted; clear it, choose another directory, or give no key")
+        }
+        (Some(_), None) => Err("is encrypted, and there is no key"),
+        (Some(HeaderSeal { salt, check }), Some(key)) => {
+            let cipher = KvCipher::new(key, &salt);
+            let is_own = cipher.check() == check;
+            is_own.then_some(Some(cipher)).ok_or("is encrypted with another key")
+        }
+    }
+}
+
+/// The cipher of a new directory, and what its header says of it.
+fn new_key(key: &KvKey) -> (HeaderSeal, KvCipher) {
+    let salt = rand::random();
+    let cipher = KvCipher::new(key, &salt);
+    (HeaderSeal { salt, check: cipher.check() }, cipher)
 }
 
 fn fits(old: &Header, bytes: u64, wanted: Geometry) -> bool {

@@ -4,7 +4,8 @@
 //! is bound to its form, its segment and its slot: read at another place or in another directory it
 //! is torn. All numbers are little endian.
 
-use crate::{Block, BlockForm, Checksum};
+use crate::cipher::CipherTag;
+use crate::{Block, BlockForm, Checksum, TenantKey};
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -21,12 +22,16 @@ pub const PAGE_BYTES: usize = 4096;
 /// Descriptors in a page.
 pub const PAGE_SLOTS: u32 = (PAGE_BYTES / DESCRIPTOR_BYTES) as u32;
 
+/// Mark of the header of an encrypted directory.
+const SEALED: u32 = 1;
 const HEADER_MAGIC: [u8; 8] = *b"statorKV";
 const DESCRIPTOR_MAGIC: u32 = u32::from_le_bytes(*b"kvb1");
 /// Flag of a descriptor whose block has a hash.
 const HAS_HASH: u16 = 1;
 /// Flag of a descriptor whose block has a parent with a hash.
 const HAS_PARENT: u16 = 2;
+/// Bytes of what a descriptor says, without its seal.
+pub(super) const FIELD_BYTES: usize = 64;
 /// Place of the descriptor's own checksum.
 const OWN: usize = DESCRIPTOR_BYTES - 8;
 
@@ -98,6 +103,11 @@ impl FormSeed {
     pub fn of(form: &BlockForm) -> Self {
         Self(xxh3_64_with_seed(&form.fingerprint, form.block_bytes as u64))
     }
+
+    /// The seed as a number.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 /// A block on disk.
@@ -112,6 +122,8 @@ pub struct Descriptor {
     pub epoch: u64,
     /// Bytes of its KV.
     pub length: u32,
+    /// The tag of its KV where that is encrypted, else zeros.
+    pub seal: CipherTag,
 }
 
 /// The meaning of a descriptor's bytes.
@@ -128,20 +140,11 @@ pub enum DescriptorRead {
 impl Descriptor {
     /// The descriptor as bytes, for its place.
     pub fn encode(&self, seed: FormSeed, place: Place) -> [u8; DESCRIPTOR_BYTES] {
-        let Block { name, hash, parent, depth } = self.block;
-        let flags = if hash.is_some() { HAS_HASH } else { 0 }
-            | if parent.is_some() { HAS_PARENT } else { 0 };
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[0..4].copy_from_slice(&DESCRIPTOR_MAGIC.to_le_bytes());
         bytes[4..6].copy_from_slice(&(VERSION as u16).to_le_bytes());
+        let flags = encode_fields(self, &mut bytes[8..8 + FIELD_BYTES]);
         bytes[6..8].copy_from_slice(&flags.to_le_bytes());
-        bytes[8..24].copy_from_slice(&name.to_bytes());
-        bytes[24..32].copy_from_slice(&hash.map_or(0, |hash| hash.0).to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.checksum.0.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.epoch.to_le_bytes());
-        bytes[48..52].copy_from_slice(&depth.to_le_bytes());
-        bytes[52..56].copy_from_slice(&self.length.to_le_bytes());
-        bytes[56..64].copy_from_slice(&parent.map_or(0, |hash| hash.0).to_le_bytes());
         let own = own_checksum(&bytes, seed, place);
         bytes[OWN..].copy_from_slice(&own.to_le_bytes());
         bytes
@@ -155,27 +158,46 @@ impl Descriptor {
         let flags = u16::from_le_bytes(field(bytes, 6));
         let intact = u64::from_le_bytes(field(bytes, OWN)) == own_checksum(bytes, seed, place)
             && u32::from_le_bytes(field(bytes, 0)) == DESCRIPTOR_MAGIC
-            && u16::from_le_bytes(field(bytes, 4)) == VERSION as u16
-            && flags & !(HAS_HASH | HAS_PARENT) == 0;
-        if !intact {
-            return DescriptorRead::Torn;
-        }
-        let hash = |flag, at| {
-            (flags & flag != 0).then(|| SequenceHash(u64::from_le_bytes(field(bytes, at))))
-        };
-        let block = Block {
-            name: BlockName(u128::from_le_bytes(field(bytes, 8))),
-            hash: hash(HAS_HASH, 24),
-            parent: hash(HAS_PARENT, 56),
-            depth: u32::from_le_bytes(field(bytes, 48)),
-        };
-        DescriptorRead::Whole(Self {
-            block,
-            checksum: Checksum(u64::from_le_bytes(field(bytes, 32))),
-            epoch: u64::from_le_bytes(field(bytes, 40)),
-            length: u32::from_le_bytes(field(bytes, 52)),
-        })
+            && u16::from_le_bytes(field(bytes, 4)) == VERSION as u16;
+        let read = decode_fields(&bytes[8..8 + FIELD_BYTES], flags).filter(|_| intact);
+        read.map_or(DescriptorRead::Torn, DescriptorRead::Whole)
     }
+}
+
+/// Writes what a descriptor says, without its seal; returns its flags.
+pub(super) fn encode_fields(descriptor: &Descriptor, bytes: &mut [u8]) -> u16 {
+    let Block { name, hash, parent, depth, tenant } = descriptor.block;
+    let number = |hash: Option<SequenceHash>| hash.map_or(0, |hash| hash.0).to_le_bytes();
+    bytes[0..16].copy_from_slice(&name.to_bytes());
+    bytes[16..24].copy_from_slice(&number(hash));
+    bytes[24..32].copy_from_slice(&descriptor.checksum.0.to_le_bytes());
+    bytes[32..40].copy_from_slice(&descriptor.epoch.to_le_bytes());
+    bytes[40..44].copy_from_slice(&depth.to_le_bytes());
+    bytes[44..48].copy_from_slice(&descriptor.length.to_le_bytes());
+    bytes[48..56].copy_from_slice(&number(parent));
+    bytes[56..64].copy_from_slice(&tenant.0.to_le_bytes());
+    let flag = |hash: Option<SequenceHash>, flag| if hash.is_some() { flag } else { 0 };
+    flag(hash, HAS_HASH) | flag(parent, HAS_PARENT)
+}
+
+/// Reads what a descriptor says, without its seal; none under flags that there are not.
+pub(super) fn decode_fields(bytes: &[u8], flags: u16) -> Option<Descriptor> {
+    let hash =
+        |flag, at| (flags & flag != 0).then(|| SequenceHash(u64::from_le_bytes(field(bytes, at))));
+    let block = Block {
+        name: BlockName(u128::from_le_bytes(field(bytes, 0))),
+        hash: hash(HAS_HASH, 16),
+        parent: hash(HAS_PARENT, 48),
+        depth: u32::from_le_bytes(field(bytes, 40)),
+        tenant: TenantKey(u64::from_le_bytes(field(bytes, 56))),
+    };
+    (flags & !(HAS_HASH | HAS_PARENT) == 0).then(|| Descriptor {
+        block,
+        checksum: Checksum(u64::from_le_bytes(field(bytes, 24))),
+        epoch: u64::from_le_bytes(field(bytes, 32)),
+        length: u32::from_le_bytes(field(bytes, 44)),
+        seal: CipherTag::default(),
+    })
 }
 
 /// The header of a form's directory.
@@ -187,6 +209,17 @@ pub struct Header {
     pub segment_slots: u32,
     /// The first epoch whose blocks count; clearing the tier raises it.
     pub first_epoch: u64,
+    /// Where the directory is encrypted, what tells its key.
+    pub seal: Option<HeaderSeal>,
+}
+
+/// What a header says of the key of an encrypted directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderSeal {
+    /// The directory's own salt, random.
+    pub salt: [u8; 32],
+    /// By which the key is known again.
+    pub check: [u8; 16],
 }
 
 /// The meaning of a header's bytes.
@@ -217,6 +250,11 @@ impl Header {
         bytes[16..48].copy_from_slice(&self.form.fingerprint);
         bytes[48..56].copy_from_slice(&(self.form.block_bytes as u64).to_le_bytes());
         bytes[56..64].copy_from_slice(&self.first_epoch.to_le_bytes());
+        if let Some(HeaderSeal { salt, check }) = self.seal {
+            bytes[64..68].copy_from_slice(&SEALED.to_le_bytes());
+            bytes[68..100].copy_from_slice(&salt);
+            bytes[100..116].copy_from_slice(&check);
+        }
         let checksum = xxh3_64(&bytes[..120]);
         bytes[120..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -242,6 +280,11 @@ impl Header {
         let segment_slots = u32::from_le_bytes(field(bytes, 12));
         let intact = u64::from_le_bytes(field(bytes, 120)) == xxh3_64(&bytes[..120]);
         let Ok(block_bytes) = block_bytes else { return HeaderRead::Damaged };
+        let seal = match u32::from_le_bytes(field(bytes, 64)) {
+            0 => None,
+            SEALED => Some(HeaderSeal { salt: field(bytes, 68), check: field(bytes, 100) }),
+            _ => return HeaderRead::Damaged,
+        };
         if !intact || segment_slots == 0 {
             return HeaderRead::Damaged;
         }
@@ -249,6 +292,7 @@ impl Header {
             form: BlockForm { fingerprint: field(bytes, 16), block_bytes },
             segment_slots,
             first_epoch: u64::from_le_bytes(field(bytes, 56)),
+            seal,
         })
     }
 }
@@ -279,9 +323,11 @@ mod tests {
             hash: hash.map(SequenceHash),
             parent: parent.map(SequenceHash),
             depth,
+            tenant: TenantKey(u64::from(depth)),
         });
         (block, any::<(u64, u64, u32)>()).prop_map(|(block, (checksum, epoch, length))| {
-            Descriptor { block, checksum: Checksum(checksum), epoch, length }
+            let (checksum, seal) = (Checksum(checksum), CipherTag::default());
+            Descriptor { block, checksum, epoch, length, seal }
         })
     }
 
@@ -313,9 +359,11 @@ mod tests {
 
         #[test]
         fn headers_survive_the_disk_and_no_flipped_bit_is_read(
-            segment_slots in 1..u32::MAX, first_epoch: u64, bit in 0..HEADER_BYTES * 8,
+            segment_slots in 1..u32::MAX, first_epoch: u64, salt: Option<[u8; 32]>,
+            bit in 0..HEADER_BYTES * 8,
         ) {
-            let header = Header { form: FORM, segment_slots, first_epoch };
+            let seal = salt.map(|salt| HeaderSeal { salt, check: [9; 16] });
+            let header = Header { form: FORM, segment_slots, first_epoch, seal };
             let mut bytes = header.encode();
             prop_assert_eq!(Header::decode(&bytes), HeaderRead::Whole(header));
             prop_assert_eq!(Header::decode(&bytes[..100]), HeaderRead::Damaged);

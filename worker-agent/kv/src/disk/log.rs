@@ -6,6 +6,8 @@
 //! does no I/O and reads no clock.
 
 use super::format::{Descriptor, Geometry, PAGE_SLOTS, Place};
+use super::quota::TenantBlocks;
+use crate::cipher::CipherTag;
 use crate::{Block, Checksum};
 use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
@@ -21,10 +23,12 @@ const HOT_SHARE: usize = 4;
 pub(super) struct LogEntry {
     pub(super) block: Block,
     pub(super) checksum: Checksum,
+    /// The tag of its payload where that is encrypted, else zeros.
+    pub(super) seal: CipherTag,
 }
 
 /// The log's answer to a block that wants to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The block is on disk.
     Held,
@@ -32,6 +36,11 @@ pub(super) enum Claim {
     Coming,
     /// The slot is the block's from now on.
     At(Place),
+    /// The block's tenant has as many blocks as it may have: the slot of its oldest is the block's
+    /// from now on, and these are gone.
+    Instead(Place, Vec<BlockName>),
+    /// The block's tenant has as many blocks as it may have, and all are being read or written.
+    OverQuota,
     /// No slot is free: a segment has to be added or recycled first.
     NoSegment,
 }
@@ -91,6 +100,7 @@ pub(super) struct Log {
     geometry: Geometry,
     segments: Vec<Segment>,
     index: FxHashMap<BlockName, Place>,
+    tenants: TenantBlocks,
     /// Segments that are full, the oldest first.
     order: VecDeque<u32>,
     /// Segments that are out of use, without blocks.
@@ -101,9 +111,11 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(geometry: Geometry) -> Self {
+    /// An empty log, with a quota of blocks for each tenant where there is one.
+    pub(super) fn new(geometry: Geometry, quota: Option<usize>) -> Self {
         Self {
             geometry,
+            tenants: TenantBlocks::new(quota),
             segments: Vec::new(),
             index: FxHashMap::default(),
             order: VecDeque::new(),
@@ -119,9 +131,10 @@ impl Log {
     pub(super) fn restore(
         geometry: Geometry,
         first_epoch: u64,
+        quota: Option<usize>,
         tables: &[Vec<(u32, Descriptor)>],
     ) -> Self {
-        let mut log = Self::new(geometry);
+        let mut log = Self::new(geometry, quota);
         let last_epoch = |table: &Vec<(u32, Descriptor)>| {
             table.iter().map(|(_, descriptor)| descriptor.epoch).max().unwrap_or(0)
         };
@@ -139,12 +152,12 @@ impl Log {
                 descriptor.epoch == epoch && epoch >= first_epoch
             };
             for (slot, descriptor) in tables[segment as usize].iter().filter(current) {
-                let Descriptor { block, checksum, .. } = *descriptor;
+                let Descriptor { block, checksum, seal, .. } = *descriptor;
                 let place = Place { segment, slot: *slot };
-                if let Some(older) = log.index.insert(block.name, place) {
-                    log.slot_mut(older).entry = None;
+                if let Some(older) = log.index.get(&block.name).copied() {
+                    log.forget(older);
                 }
-                log.slot_mut(place).entry = Some((LogEntry { block, checksum }, Stage::Held));
+                log.enter(place, LogEntry { block, checksum, seal }, Stage::Held);
             }
         }
         // What is free in the newest segment is filled first, unless its blocks would not count.
@@ -194,8 +207,8 @@ impl Log {
         let Segment { epoch, .. } = self.segments[segment as usize];
         let length = self.geometry.block_bytes as u32;
         let on_disk = |slot| match self.slot(Place { segment, slot }).entry {
-            Some((LogEntry { block, checksum }, Stage::Descriptor | Stage::Held)) => {
-                Some((slot, Descriptor { block, checksum, epoch, length }))
+            Some((LogEntry { block, checksum, seal }, Stage::Descriptor | Stage::Held)) => {
+                Some((slot, Descriptor { block, checksum, epoch, length, seal }))
             }
             _ => None,
         };
@@ -209,6 +222,9 @@ impl Log {
             let held = matches!(self.slot(*place).entry, Some((_, Stage::Held)));
             return if held { Claim::Held } else { Claim::Coming };
         }
+        if self.tenants.is_full(block.tenant) {
+            return self.claim_instead(block, checksum);
+        }
         let Some(active) = self.active else { return Claim::NoSegment };
         let free = |slot: &Slot| slot.entry.is_none() && slot.pins == 0;
         let slots = &self.segments[active.segment as usize].slots;
@@ -219,10 +235,61 @@ impl Log {
         };
         let place = Place { slot: active.slot + skipped as u32, ..active };
         self.active = Some(Place { slot: place.slot + 1, ..place });
-        let entry = Some((LogEntry { block, checksum }, Stage::Payload));
-        *self.slot_mut(place) = Slot { entry, pins: 1, reads: 0 };
-        self.index.insert(block.name, place);
+        self.begin_write(place, block, checksum);
         Claim::At(place)
+    }
+
+    /// Has a tenant that has all its blocks give up its oldest ones, so that the others stay. The
+    /// new block takes the place of the last of them: no room is taken from other tenants.
+    fn claim_instead(&mut self, block: Block, checksum: Checksum) -> Claim {
+        let mut gone = Vec::new();
+        let mut freed = None;
+        while self.tenants.is_full(block.tenant) {
+            let is_free = |of: &(BlockName, Place)| {
+                let slot = self.slot(of.1);
+                let is_held = matches!(slot.entry, Some((_, Stage::Held))) && slot.pins == 0;
+                is_held && self.index.get(&of.0) == Some(&of.1)
+            };
+            let Some(place) = self.tenants.oldest(block.tenant, is_free) else { break };
+            gone.extend(self.forget(place));
+            freed = Some(place);
+        }
+        let Some(place) = freed else { return Claim::OverQuota };
+        self.begin_write(place, block, checksum);
+        Claim::Instead(place, gone)
+    }
+
+    /// Changes the quota of blocks for each tenant. Tenants beyond it give blocks up when they
+    /// write others.
+    pub(super) fn set_quota(&mut self, quota: Option<usize>) {
+        quota.into_iter().for_each(|blocks| self.tenants.set_quota(blocks));
+    }
+
+    fn begin_write(&mut self, place: Place, block: Block, checksum: Checksum) {
+        *self.slot_mut(place) = Slot { entry: None, pins: 1, reads: 0 };
+        let seal = CipherTag::default();
+        self.enter(place, LogEntry { block, checksum, seal }, Stage::Payload);
+    }
+
+    fn enter(&mut self, place: Place, entry: LogEntry, stage: Stage) {
+        let Block { name, tenant, .. } = entry.block;
+        self.slot_mut(place).entry = Some((entry, stage));
+        self.index.insert(name, place);
+        let index = &self.index;
+        let is_there = |of: &(BlockName, Place)| index.get(&of.0) == Some(&of.1);
+        self.tenants.add(tenant, (name, place), is_there);
+    }
+
+    /// The tag of the payload at a place; zeros if there is none.
+    pub(super) fn seal(&self, place: Place) -> CipherTag {
+        self.slot(place).entry.map_or_else(CipherTag::default, |(entry, _)| entry.seal)
+    }
+
+    /// The payload that is to be written at a place has this tag.
+    pub(super) fn set_seal(&mut self, place: Place, seal: CipherTag) {
+        if let Some((entry, _)) = &mut self.slot_mut(place).entry {
+            entry.seal = seal;
+        }
     }
 
     /// A payload is on disk. `false` if the block has been cleared: its writing has ended.
@@ -270,6 +337,7 @@ impl Log {
     pub(super) fn forget(&mut self, place: Place) -> Option<BlockName> {
         let (entry, _) = self.slot_mut(place).entry.take()?;
         self.index.remove(&entry.block.name);
+        self.tenants.remove(entry.block.tenant);
         Some(entry.block.name)
     }
 
@@ -343,6 +411,7 @@ impl Log {
             if slot.reads == 0 {
                 slot.entry = None;
                 self.index.remove(&entry.block.name);
+                self.tenants.remove(entry.block.tenant);
                 gone.push(entry.block.name);
             }
             // To stay once more, the block has to be read once more.

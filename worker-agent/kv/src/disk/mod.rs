@@ -5,12 +5,14 @@
 //! that it reads. The bytes on disk are never trusted: a wrong block is a miss. Start reading at
 //! [`DiskTier`], then at the `log` that says which block is where.
 
+pub mod codec;
 mod counts;
 mod device;
 mod folder;
 pub mod format;
 mod log;
 mod queue;
+mod quota;
 mod scan;
 mod system;
 mod tables;
@@ -26,9 +28,10 @@ pub use folder::OpenError;
 
 use crate::BlockForm;
 use crate::arena::Arena;
+use crate::cipher::KvKey;
 use crate::tier::{Tier, TierRead, TierReport, TierWrite};
 use counts::{Counters, Outlet};
-use folder::Folder;
+use folder::{Folder, FolderWish};
 use format::{Geometry, PAGE_BYTES};
 use parking_lot::Mutex;
 use queue::{DiskInbox, DiskRequest};
@@ -65,6 +68,10 @@ pub struct DiskSettings {
     pub queue_max: usize,
     /// Longest time for which a closing tier goes on writing. Default: 2 s.
     pub close_within: Duration,
+    /// Share of the room that the blocks of one tenant may have, in percent. Default: no quota.
+    pub tenant_share_percent: Option<u8>,
+    /// Key by which blocks are encrypted. Default: they are not.
+    pub key: Option<KvKey>,
 }
 
 impl DiskSettings {
@@ -77,6 +84,8 @@ impl DiskSettings {
             depth: 32,
             queue_max: 256,
             close_within: Duration::from_secs(2),
+            tenant_share_percent: None,
+            key: None,
         }
     }
 
@@ -149,7 +158,8 @@ impl DiskTier {
             let what = format!("an arena of blocks of {arena} bytes for a form of {form}");
             return Err(OpenError::Settings(what));
         }
-        let folder = Folder::open(&settings.dir, form, geometry, settings.bytes)?;
+        let wish = FolderWish { geometry, bytes: settings.bytes, key: settings.key.as_ref() };
+        let folder = Folder::open(&settings.dir, form, wish)?;
         let (dir, segment_bytes) = (folder.dir().to_owned(), folder.geometry().segment_bytes());
         let bytes = u64::from(folder.segments_max()) * segment_bytes;
         let counters = Arc::new(Counters::default());
@@ -164,8 +174,10 @@ impl DiskTier {
             // A ring belongs to the thread that made it. Beside every block, a page of a table.
             let (device, waker) = device::open(&arena, 2 * depth);
             inbox.set_waker(waker);
-            let depth = depth as usize;
-            Worker::start(WorkerParts { device, folder, form, arena, inbox, outlet, depth }).run();
+            let (depth, tenant_share) = (depth as usize, settings.tenant_share_percent);
+            let parts =
+                WorkerParts { device, folder, form, arena, inbox, outlet, depth, tenant_share };
+            Worker::start(parts).run();
         };
         let thread = thread::Builder::new().name("kv-disk".into()).spawn(work);
         let thread = Some(thread.map_err(|error| OpenError::Io { dir, error })?);

@@ -244,7 +244,13 @@ mod tests {
     }
 
     fn write(name: u128) -> DiskRequest {
-        let block = Block { name: BlockName(name), hash: None, parent: None, depth: 0 };
+        let block = Block {
+            name: BlockName(name),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: crate::TenantKey::default(),
+        };
         DiskRequest::Write(TierWrite { block, slot: SlotId(0), checksum: Checksum(0) })
     }
 

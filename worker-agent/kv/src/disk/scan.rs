@@ -1,9 +1,9 @@
 //! Reading the tables of all segments at the start. No payload is read.
 
+use super::codec::DescriptorCodec;
 use super::device::{Device, Job, JobMemory};
 use super::format::{
-    DESCRIPTOR_BYTES, Descriptor, DescriptorRead, FormSeed, Geometry, PAGE_BYTES, PAGE_SLOTS, Page,
-    Place,
+    DESCRIPTOR_BYTES, Descriptor, DescriptorRead, Geometry, PAGE_BYTES, PAGE_SLOTS, Page, Place,
 };
 use std::fs::File;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Scan {
 pub(super) fn scan(
     device: &mut dyn Device,
     files: &[Arc<File>],
-    seed: FormSeed,
+    codec: &DescriptorCodec,
     geometry: Geometry,
     at_once: usize,
 ) -> Scan {
@@ -53,7 +53,7 @@ pub(super) fn scan(
                 continue;
             }
             let segment = ended.job.ticket as u32;
-            let table = read_table(pages, segment, seed, geometry);
+            let table = read_table(pages, segment, codec, geometry);
             found.tables[segment as usize] = table.blocks;
             found.torn += table.torn;
         }
@@ -65,11 +65,11 @@ struct Table {
     torn: u64,
 }
 
-fn read_table(pages: &[Page], segment: u32, seed: FormSeed, geometry: Geometry) -> Table {
+fn read_table(pages: &[Page], segment: u32, codec: &DescriptorCodec, geometry: Geometry) -> Table {
     let mut table = Table { blocks: Vec::new(), torn: 0 };
     let descriptors = pages.iter().flat_map(|page| page.0.as_chunks::<DESCRIPTOR_BYTES>().0);
     for (slot, bytes) in (0..geometry.segment_slots).zip(descriptors) {
-        match Descriptor::decode(bytes, seed, Place { segment, slot }) {
+        match codec.decode(bytes, Place { segment, slot }) {
             DescriptorRead::Empty => {}
             DescriptorRead::Whole(read) if read.length as usize == geometry.block_bytes => {
                 table.blocks.push((slot, read));
@@ -81,11 +81,15 @@ fn read_table(pages: &[Page], segment: u32, seed: FormSeed, geometry: Geometry) 
 }
 
 /// A page of a table as bytes: the descriptors of its blocks, and zeros.
-pub(super) fn write_page(blocks: &[(u32, Descriptor)], segment: u32, seed: FormSeed) -> Page {
+pub(super) fn write_page(
+    blocks: &[(u32, Descriptor)],
+    segment: u32,
+    codec: &DescriptorCodec,
+) -> Page {
     let mut page = Page([0; PAGE_BYTES]);
     for (slot, descriptor) in blocks {
         let at = (slot % PAGE_SLOTS) as usize * DESCRIPTOR_BYTES;
-        let bytes = descriptor.encode(seed, Place { segment, slot: *slot });
+        let bytes = codec.encode(descriptor, Place { segment, slot: *slot });
         page.0[at..at + DESCRIPTOR_BYTES].copy_from_slice(&bytes);
     }
     page

@@ -91,7 +91,13 @@ mod tests {
     use stator_protos::name::BlockName;
 
     fn payload(slot: u32) -> WrittenPayload {
-        let block = Block { name: BlockName(slot.into()), hash: None, parent: None, depth: 0 };
+        let block = Block {
+            name: BlockName(slot.into()),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: crate::TenantKey::default(),
+        };
         let write = TierWrite { block, slot: SlotId(0), checksum: Checksum(0) };
         WrittenPayload { place: Place { segment: 1, slot }, write }
     }

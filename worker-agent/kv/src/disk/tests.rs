@@ -15,7 +15,9 @@ use std::sync::mpsc::Receiver;
 use tempfile::TempDir;
 
 mod faults;
+mod limits;
 mod restart;
+mod sealed;
 
 const BLOCK_BYTES: usize = 2 * PAGE_BYTES;
 const FORM: BlockForm = BlockForm { fingerprint: [7; 32], block_bytes: BLOCK_BYTES };
@@ -33,7 +35,13 @@ fn kv(name: u128, bytes: usize) -> Vec<u8> {
 
 fn block(name: u128) -> Block {
     let hash = SequenceHash(name as u64);
-    Block { name: BlockName(name), hash: Some(hash), parent: None, depth: name as u32 % 100 }
+    Block {
+        name: BlockName(name),
+        hash: Some(hash),
+        parent: None,
+        depth: name as u32 % 100,
+        tenant: crate::TenantKey::default(),
+    }
 }
 
 fn settings(dir: &Path, segments: u64) -> DiskSettings {
@@ -229,7 +237,9 @@ fn every_device_moves_blocks_of_any_size() {
             let geometry = Geometry { block_bytes, segment_slots: 4 };
             let bytes = 8 * geometry.segment_bytes();
             let parts = |arena: &Arc<Arena>, sink| {
-                let mut folder = Folder::open(dir.path(), form, geometry, bytes).unwrap();
+                let mut folder =
+                    Folder::open(dir.path(), form, FolderWish { geometry, bytes, key: None })
+                        .unwrap();
                 if is_cached {
                     folder.use_page_cache();
                 }
@@ -238,7 +248,16 @@ fn every_device_moves_blocks_of_any_size() {
                 inbox.set_waker(waker);
                 let outlet = Outlet { sink, counters: Arc::default() };
                 let arena = arena.clone();
-                WorkerParts { device, folder, form, arena, inbox, outlet, depth: 4 }
+                WorkerParts {
+                    device,
+                    folder,
+                    form,
+                    arena,
+                    inbox,
+                    outlet,
+                    depth: 4,
+                    tenant_share: None,
+                }
             };
             round_trip(block_bytes, &parts);
         }

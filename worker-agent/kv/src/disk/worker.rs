@@ -1,19 +1,23 @@
 //! The thread of a disk tier: it starts what is next, and reports what has ended.
 
 mod ended;
+mod sealing;
 
+use super::codec::DescriptorCodec;
 use super::counts::{Outlet, add};
 use super::device::{Device, Done, Job, JobMemory};
 use super::folder::Folder;
-use super::format::{FormSeed, PAGE_BYTES, Place};
+use super::format::{PAGE_BYTES, Place};
 use super::log::{Claim, Log, Recycling, Retirement};
 use super::queue::{DiskInbox, DiskRequest, Startable, refusal};
 use super::scan::{scan, write_page};
 use super::tables::{TablePage, TableWrites};
 use crate::arena::Arena;
+use crate::cipher::CipherTag;
 use crate::tier::{TierError, TierRead, TierReport, TierWrite};
 use crate::{BlockForm, Checksum};
 use rustc_hash::FxHashMap;
+use sealing::Staging;
 use stator_protos::name::BlockName;
 use std::fs::File;
 use std::mem::take;
@@ -35,6 +39,16 @@ pub(super) struct WorkerParts {
     pub(super) outlet: Outlet,
     /// Blocks under way at a time.
     pub(super) depth: usize,
+    /// Share of the room that one tenant may have, in percent.
+    pub(super) tenant_share: Option<u8>,
+}
+
+impl WorkerParts {
+    /// Blocks that one tenant may have in so many segments.
+    fn quota(&self, segments: u32) -> Option<usize> {
+        let slots = u64::from(segments) * u64::from(self.folder.geometry().segment_slots);
+        self.tenant_share.map(|percent| (slots * u64::from(percent) / 100) as usize)
+    }
 }
 
 /// A block on its way between a slot of the arena and one on disk.
@@ -43,6 +57,8 @@ struct Transfer {
     request: DiskRequest,
     place: Place,
     checksum: Checksum,
+    /// The tag of the payload where that is encrypted.
+    seal: CipherTag,
     /// Bytes that were moved already: a disk may move a part.
     moved: usize,
 }
@@ -81,7 +97,8 @@ enum Room {
 /// The state of the thread.
 pub(super) struct Worker {
     parts: WorkerParts,
-    seed: FormSeed,
+    codec: DescriptorCodec,
+    staging: Staging,
     files: Vec<Arc<File>>,
     log: Log,
     under_way: FxHashMap<u64, Work>,
@@ -108,9 +125,11 @@ impl Worker {
             tracing::warn!(%dir, %error, "the segments of the disk tier cannot be listed");
             Vec::new()
         });
-        let (seed, geometry) = (FormSeed::of(&parts.form), parts.folder.geometry());
-        let found = scan(&mut *parts.device, &files, seed, geometry, parts.depth);
-        let log = Log::restore(geometry, parts.folder.first_epoch(), &found.tables);
+        let geometry = parts.folder.geometry();
+        let codec = DescriptorCodec::new(&parts.form, parts.folder.cipher());
+        let found = scan(&mut *parts.device, &files, &codec, geometry, parts.depth);
+        let epoch = parts.folder.first_epoch();
+        let log = Log::restore(geometry, epoch, parts.quota(segments_max), &found.tables);
         let counters = &parts.outlet.counters;
         add(&counters.torn, found.torn);
         add(&counters.unreadable_segments, found.unreadable);
@@ -124,7 +143,8 @@ impl Worker {
         }
         Self {
             parts,
-            seed,
+            codec,
+            staging: Staging::default(),
             files,
             log,
             under_way: FxHashMap::default(),
@@ -155,6 +175,7 @@ impl Worker {
         if let Some(segments) = orders.segments_max {
             self.segments_max = segments;
             self.is_full = false;
+            self.log.set_quota(self.parts.quota(segments));
         }
         self.retire_segments();
         for request in orders.refused {
@@ -251,7 +272,8 @@ impl Worker {
         match self.log.begin_read(read.name) {
             None => self.refuse(request, TierError::Missing),
             Some((place, checksum)) => {
-                self.start_transfer(Transfer { request, place, checksum, moved: 0 });
+                let seal = self.log.seal(place);
+                self.start_transfer(Transfer { request, place, checksum, seal, moved: 0 });
             }
         }
     }
@@ -267,11 +289,14 @@ impl Worker {
             }
         }
         match claim {
-            Claim::At(place) => {
-                let checksum = write.checksum;
-                self.start_transfer(Transfer { request, place, checksum, moved: 0 });
-            }
+            Claim::At(place) => self.start_payload(write, place),
             // It is content that decides the name: what is there is what would be written.
+            Claim::Instead(place, gone) => {
+                add(&self.parts.outlet.counters.evicted, gone.len() as u64);
+                self.gone(gone);
+                self.start_payload(write, place);
+            }
+            Claim::OverQuota => self.refuse(request, TierError::Missing),
             Claim::Held => self.written(&write, Ok(())),
             Claim::Coming => self.refuse(request, TierError::Busy),
             Claim::NoSegment => self.refuse(request, TierError::Full),
@@ -313,21 +338,44 @@ impl Worker {
         }
     }
 
+    fn start_payload(&mut self, write: TierWrite, place: Place) {
+        let (request, checksum) = (DiskRequest::Write(write), write.checksum);
+        let plain = CipherTag::default();
+        let transfer = Transfer { request, place, checksum, seal: plain, moved: 0 };
+        let Some((seal, memory)) = self.seal_payload(&write) else {
+            return self.start_transfer(transfer);
+        };
+        // Before the descriptor is written, which has it.
+        self.log.set_seal(place, seal);
+        self.transfers += 1;
+        self.move_block(Transfer { seal, ..transfer }, true, memory);
+    }
+
     fn start_transfer(&mut self, transfer: Transfer) {
         self.transfers += 1;
-        self.move_rest(transfer);
+        match self.is_sealed() {
+            true => {
+                let memory = self.sealed_memory();
+                self.move_block(transfer, false, memory);
+            }
+            false => self.move_rest(transfer),
+        }
     }
 
     /// Moves what is left of a block.
     fn move_rest(&mut self, transfer: Transfer) {
-        let Transfer { request, place, moved, .. } = transfer;
-        let geometry = self.parts.folder.geometry();
+        let Transfer { request, moved, .. } = transfer;
         let (slot, is_write) = match request {
             DiskRequest::Read(read) => (read.slot, false),
             DiskRequest::Write(write) => (write.slot, true),
         };
-        let memory = JobMemory::Slot { slot, from: moved, bytes: geometry.slot_bytes() - moved };
-        let offset = geometry.slot_offset(place.slot) + moved as u64;
+        let bytes = self.parts.folder.geometry().slot_bytes() - moved;
+        self.move_block(transfer, is_write, JobMemory::Slot { slot, from: moved, bytes });
+    }
+
+    fn move_block(&mut self, transfer: Transfer, is_write: bool, memory: JobMemory) {
+        let Transfer { place, moved, .. } = transfer;
+        let offset = self.parts.folder.geometry().slot_offset(place.slot) + moved as u64;
         let at = FileOffset { segment: place.segment, offset };
         self.submit(Work::Block(transfer), at, is_write, memory);
     }
@@ -354,7 +402,7 @@ impl Worker {
 
     fn submit_pages(&mut self, work: Work, segment: u32, pages: Range<u32>) {
         let offset = u64::from(pages.start) * PAGE_BYTES as u64;
-        let page = |page| write_page(&self.log.page(segment, page), segment, self.seed);
+        let page = |page| write_page(&self.log.page(segment, page), segment, &self.codec);
         let memory = JobMemory::Pages(pages.map(page).collect());
         self.submit(work, FileOffset { segment, offset }, true, memory);
     }

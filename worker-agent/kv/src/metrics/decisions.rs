@@ -153,8 +153,8 @@ fn grown<const N: usize>(last: [u64; N], now: [u64; N]) -> [u64; N] {
 mod tests {
     use super::*;
     use crate::store::{BlockStore, StoreSettings, TierId, TierSettings};
-    use std::time::Duration;
     use stator_protos::kv_event::Medium;
+    use std::time::Duration;
 
     #[test]
     fn gauges_go_with_their_store_and_counts_stay() {

@@ -71,9 +71,8 @@ impl KvMetrics {
     }
 
     fn way_totals(&self, tier: &'static str, way: TierWay) -> WayTotals {
-        let blocks = |outcome| {
-            self.operations.get_or_create(&OperationLabels { tier, way, outcome }).get()
-        };
+        let blocks =
+            |outcome| self.operations.get_or_create(&OperationLabels { tier, way, outcome }).get();
         WayTotals {
             done: blocks(TierOutcome::done),
             bytes: self.bytes.get_or_create(&WayLabels { tier, way }).get(),

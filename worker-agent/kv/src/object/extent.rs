@@ -5,9 +5,12 @@
 //! | part | bytes |
 //! | --- | --- |
 //! | header | magic 8, version 4, blocks 4, fingerprint 32, bytes of a block 8, written at 8 (Unix, ms) |
-//! | an entry for each block | record 40, offset 8, length 8, checksum 8 |
-//! | tag of the header | 32 |
+//! | an entry for each block | record 48, offset 8, length 8, checksum 8 |
+//! | end of the header | nonce and tag of its encryption 28, or zeros; tag 32 |
 //! | a frame for each block | KV, magic 8, name 16, checksum 8, tag 32 |
+//!
+//! With a key the header is encrypted behind its version. A frame is then KV and checksum 8, both
+//! encrypted, magic 8, nonce and tag of its encryption 28, zeros 20; its name is in no place.
 //!
 //! A frame proves itself: whoever knows a block's position reads its frame and nothing else. The
 //! header says what an extent is that somebody else wrote under the same name.
@@ -18,7 +21,8 @@ use bytes::{Buf, BufMut};
 use stator_protos::name::BlockName;
 
 use super::record::{RECORD_BYTES, put_block, take_block};
-use super::seal::{BlockTag, Seal, TAG_BYTES};
+use super::seal::{BlockTag, CLOSE_BYTES, Seal, TAG_BYTES};
+use crate::cipher::{CipherTag, KvCipher};
 use crate::{Block, BlockForm, Checksum};
 
 /// Most blocks of an extent.
@@ -28,7 +32,10 @@ pub(crate) const TRAILER_BYTES: usize = 64;
 
 const MAGIC: &[u8; 8] = b"STKVEXT1";
 const FRAME_MAGIC: &[u8; 8] = b"STKVFRM1";
-const VERSION: u32 = 1;
+const SEALED_MAGIC: &[u8; 8] = b"STKVFRS1";
+/// Bytes of a checksum.
+const SUM_BYTES: usize = 8;
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = RECORD_BYTES + 24;
 
@@ -38,8 +45,12 @@ pub struct ExtentId(pub [u8; 32]);
 
 impl ExtentId {
     /// The identity of an extent with these blocks.
-    pub(crate) fn of(form: &BlockForm, names: impl Iterator<Item = BlockName>) -> Self {
-        let mut hasher = blake3::Hasher::new();
+    pub(crate) fn of(
+        form: &BlockForm,
+        seal: &Seal,
+        names: impl Iterator<Item = BlockName>,
+    ) -> Self {
+        let mut hasher = seal.name_hasher();
         hasher.update(&form.fingerprint);
         names.for_each(|name| {
             hasher.update(&name.to_bytes());
@@ -69,7 +80,7 @@ impl ExtentLayout {
 
     /// Bytes of the header with its entries and its tag.
     pub(crate) fn header_bytes(self) -> usize {
-        HEAD_BYTES + self.blocks * ENTRY_BYTES + TAG_BYTES
+        HEAD_BYTES + self.blocks * ENTRY_BYTES + CLOSE_BYTES
     }
 
     /// Bytes of a frame.
@@ -130,7 +141,8 @@ impl ExtentHeader {
 
     /// The header that these bytes are; none if they are no header of this form and fleet.
     pub fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
-        let mut rest = seal.open(bytes)?;
+        let content = seal.open(bytes)?;
+        let mut rest = &content[..];
         let magic = rest.try_get_u64_le().ok()?.to_le_bytes();
         let version = rest.try_get_u32_le().ok()?;
         let blocks = rest.try_get_u32_le().ok()? as usize;
@@ -185,9 +197,49 @@ pub(crate) fn read_trailer(
     is_right.then_some(checksum)
 }
 
+/// Encrypts the KV from `start` on and its checksum, and appends what follows in its frame.
+pub(crate) fn seal_frame(
+    out: &mut Vec<u8>,
+    start: usize,
+    block: (BlockName, Checksum),
+    cipher: &KvCipher,
+) {
+    let (name, checksum) = block;
+    let end = out.len() + TRAILER_BYTES;
+    out.put_u64_le(checksum.0);
+    let tag = cipher.seal_block(name, &mut out[start..]);
+    out.put_slice(SEALED_MAGIC);
+    out.put_slice(&tag.to_bytes());
+    out.resize(end, 0);
+}
+
+/// Decrypts the KV of a frame. The checksum that it must have; none if the frame is not of this
+/// block, or not what was encrypted.
+pub(crate) fn open_frame(
+    kv: &mut Vec<u8>,
+    trailer: &[u8; TRAILER_BYTES],
+    name: BlockName,
+    cipher: &KvCipher,
+) -> Option<Checksum> {
+    let (sum, rest) = trailer.split_first_chunk::<SUM_BYTES>()?;
+    let (magic, rest) = rest.split_first_chunk::<8>()?;
+    let (tag, zeros) = rest.split_first_chunk()?;
+    if magic != SEALED_MAGIC || zeros.iter().any(|byte| *byte != 0) {
+        return None;
+    }
+    kv.put_slice(sum);
+    let is_open = cipher.open_block(name, &CipherTag::from_bytes(*tag), kv);
+    let (rest, sum) = kv.split_last_chunk::<SUM_BYTES>()?;
+    let checksum = Checksum(u64::from_le_bytes(*sum));
+    let bytes = rest.len();
+    kv.truncate(bytes);
+    is_open.then_some(checksum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cipher::KvKey;
     use stator_protos::hash::SequenceHash;
 
     const FORM: BlockForm = BlockForm { fingerprint: [3; 32], block_bytes: 100 };
@@ -199,6 +251,7 @@ mod tests {
                 hash: depth.is_multiple_of(2).then_some(SequenceHash(depth.into())),
                 parent: depth.is_multiple_of(3).then_some(SequenceHash(depth.into())),
                 depth,
+                tenant: crate::TenantKey::default(),
             },
             checksum: Checksum(depth.into()),
         };
@@ -250,6 +303,29 @@ mod tests {
     }
 
     #[test]
+    fn an_encrypted_frame_is_of_its_block_and_its_key() {
+        let cipher = |secret: &[u8]| KvCipher::new(&KvKey::of_secret(secret), &[0; 32]);
+        let mut bytes = b"before, and kv of a block".to_vec();
+        let kv = bytes[12..].to_vec();
+        seal_frame(&mut bytes, 12, (BlockName(5), Checksum(6)), &cipher(b"a"));
+        assert_eq!(bytes.len(), 12 + kv.len() + TRAILER_BYTES);
+        let read = |frame: &[u8], name, secret: &[u8]| {
+            let (sealed, trailer) = frame.split_last_chunk::<TRAILER_BYTES>().unwrap();
+            let mut opened = sealed.to_vec();
+            let sum = open_frame(&mut opened, trailer, BlockName(name), &cipher(secret));
+            sum.map(|sum| (opened, sum))
+        };
+        let frame = &bytes[12..];
+        assert_eq!(read(frame, 5, b"a"), Some((kv, Checksum(6))));
+        assert!(read(frame, 6, b"a").is_none() && read(frame, 5, b"b").is_none());
+        for at in 0..frame.len() {
+            let mut changed = frame.to_vec();
+            changed[at] ^= 16;
+            assert_eq!(read(&changed, 5, b"a"), None, "{at}");
+        }
+    }
+
+    #[test]
     fn frames_follow_the_header_without_gaps() {
         let layout = ExtentLayout::new(3, 10);
         let first = layout.header_bytes() as u64;
@@ -261,7 +337,7 @@ mod tests {
     #[test]
     fn the_identity_of_an_extent_is_of_form_names_and_order() {
         let id = |form: &BlockForm, names: &[u128]| {
-            ExtentId::of(form, names.iter().map(|name| BlockName(*name)))
+            ExtentId::of(form, &seal(), names.iter().map(|name| BlockName(*name)))
         };
         let right = id(&FORM, &[1, 2]);
         assert_eq!(right, id(&FORM, &[1, 2]));

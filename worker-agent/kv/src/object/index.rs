@@ -4,8 +4,10 @@
 //! | --- | --- |
 //! | head | magic 8, version 4, extents 4, fingerprint 32, bytes of a block 8, cleared at 8 (Unix, ms) |
 //! | each extent | id 32, written at 8 (Unix, ms), blocks 4 |
-//! | each block of it, in the extent's order | record 40 |
-//! | tag | 32 |
+//! | each block of it, in the extent's order | record 48 |
+//! | end | nonce and tag of the encryption 28, or zeros; tag 32 |
+//!
+//! With a key all behind the version is encrypted.
 
 use bytes::{Buf, BufMut};
 
@@ -18,7 +20,7 @@ use crate::{Block, BlockForm};
 pub(crate) const INDEX_BYTES_MAX: usize = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"STKVIDX1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// An extent, as an index tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +66,8 @@ impl IndexObject {
 
     /// The index that these bytes are; none if they are no index of this form and fleet.
     pub fn decode(bytes: &[u8], form: &BlockForm, seal: &Seal) -> Option<Self> {
-        let mut rest = seal.open(bytes)?;
+        let content = seal.open(bytes)?;
+        let mut rest = &content[..];
         let magic = rest.try_get_u64_le().ok()?.to_le_bytes();
         let version = rest.try_get_u32_le().ok()?;
         let count = rest.try_get_u32_le().ok()?;
@@ -111,7 +114,13 @@ mod tests {
     fn any_block() -> impl Strategy<Value = Block> {
         let hash = || any::<Option<u64>>().prop_map(|hash| hash.map(SequenceHash));
         (any::<u128>(), hash(), hash(), any::<u32>()).prop_map(|(name, hash, parent, depth)| {
-            Block { name: BlockName(name), hash, parent, depth }
+            Block {
+                name: BlockName(name),
+                hash,
+                parent,
+                depth,
+                tenant: crate::TenantKey::default(),
+            }
         })
     }
 

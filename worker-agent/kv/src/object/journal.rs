@@ -90,7 +90,13 @@ mod tests {
     use stator_protos::name::BlockName;
 
     fn extent(number: u16) -> IndexedExtent {
-        let block = Block { name: BlockName(number.into()), hash: None, parent: None, depth: 0 };
+        let block = Block {
+            name: BlockName(number.into()),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: crate::TenantKey::default(),
+        };
         let mut id = [0; 32];
         id[..2].copy_from_slice(&number.to_le_bytes());
         IndexedExtent { id: ExtentId(id), written_unix_ms: 1, blocks: vec![block; 1000] }

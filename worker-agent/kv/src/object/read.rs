@@ -7,14 +7,16 @@ use tokio::time::timeout;
 
 use super::catalog::BlockPlace;
 use super::counts::Counters;
-use super::extent::{ExtentId, TRAILER_BYTES, read_trailer};
+use super::extent::{ExtentId, TRAILER_BYTES, open_frame, read_trailer};
 use super::failure::BucketFailure;
 use super::fetch::fetch;
 use super::lanes::{ReadRun, ReadTicket};
 use super::seal::BlockTag;
 use super::shared::Shared;
+use crate::Checksum;
 use crate::checksum::ChecksumStream;
-use crate::tier::TierError;
+use crate::cipher::KvCipher;
+use crate::tier::{TierError, TierRead};
 
 /// Reads the blocks of a run, and reports each of them as it arrives.
 pub(crate) async fn read(shared: Arc<Shared>, run: ReadRun) {
@@ -98,8 +100,11 @@ impl FrameSink<'_> {
             let kv = bytes.split_off(..bytes.len().min(arena.block_bytes() - frame.kv));
             let kv = kv.unwrap_or_default();
             arena.write_part(read.slot, frame.kv, kv);
-            frame.checksum.update(kv);
-            frame.tag.update(kv);
+            // What is encrypted is looked at when all of it is there.
+            if self.shared.seal.cipher().is_none() {
+                frame.checksum.update(kv);
+                frame.tag.update(kv);
+            }
             frame.kv += kv.len();
             let trailer = bytes.split_off(..bytes.len().min(TRAILER_BYTES - frame.trailer.len()));
             frame.trailer.extend(trailer.unwrap_or_default());
@@ -115,10 +120,12 @@ impl FrameSink<'_> {
             return;
         };
         let (shared, name) = (self.shared, ticket.read.name);
-        let found = frame.checksum.finish();
-        let told = frame.trailer.first_chunk::<TRAILER_BYTES>();
-        let told = told.and_then(|trailer| read_trailer(trailer, name, frame.tag));
-        if told == Some(found) {
+        let trailer = frame.trailer.first_chunk::<TRAILER_BYTES>().expect("it is complete");
+        let (told, found) = match shared.seal.cipher() {
+            Some(cipher) => open_in_slot(shared, &ticket.read, trailer, cipher).unzip(),
+            None => (read_trailer(trailer, name, frame.tag), Some(frame.checksum.finish())),
+        };
+        if let Some(found) = found.filter(|_| told == found) {
             Counters::add(&shared.counters.blocks_read, 1);
             ticket.end(Ok(found));
         } else {
@@ -128,4 +135,20 @@ impl FrameSink<'_> {
         }
         self.next.position += 1;
     }
+}
+
+/// Decrypts the block in a slot. The checksum that it must have, and the one that it has; none if it
+/// is not what was encrypted.
+fn open_in_slot(
+    shared: &Shared,
+    read: &TierRead,
+    trailer: &[u8; TRAILER_BYTES],
+    cipher: &KvCipher,
+) -> Option<(Checksum, Checksum)> {
+    let arena = &shared.edges.arena;
+    let mut kv = Vec::with_capacity(arena.block_bytes() + TRAILER_BYTES);
+    kv.resize(arena.block_bytes(), 0);
+    arena.read(read.slot, &mut kv);
+    let told = open_frame(&mut kv, trailer, read.name, cipher)?;
+    Some((told, arena.write_checked(read.slot, read.name, &kv)))
 }

@@ -1,11 +1,19 @@
-//! Tags over what lies in the bucket, so that nobody without the fleet's secret can add to it.
+//! Tags over what lies in the bucket, so that nobody without the fleet's secret can add to it, and
+//! encryption, so that nobody without the key can read it.
+
+use std::borrow::Cow;
 
 use stator_protos::name::BlockName;
 
 use crate::Checksum;
+use crate::cipher::{CipherTag, KvCipher};
 
 /// Bytes of a tag.
 pub(crate) const TAG_BYTES: usize = 32;
+/// Bytes that close a header or an index.
+pub(crate) const CLOSE_BYTES: usize = CipherTag::BYTES + TAG_BYTES;
+/// Bytes that stay plain at the start of a header or an index: magic and version.
+const PLAIN_BYTES: usize = 12;
 
 /// Purpose for which the key of tags is derived: another use of the secret has another key.
 const CONTEXT: &str = "stator 2026 KV blocks in object stores";
@@ -18,6 +26,7 @@ const BLOCK_WORD: &[u8; 8] = b"STKVBLK1";
 pub struct Seal {
     key: [u8; TAG_BYTES],
     is_secret: bool,
+    cipher: Option<KvCipher>,
 }
 
 impl Seal {
@@ -26,21 +35,57 @@ impl Seal {
         let mut material = [0; 64];
         material[..32].copy_from_slice(&secret.unwrap_or_default());
         material[32..].copy_from_slice(fingerprint);
-        Self { key: blake3::derive_key(CONTEXT, &material), is_secret: secret.is_some() }
+        let key = blake3::derive_key(CONTEXT, &material);
+        Self { key, is_secret: secret.is_some(), cipher: None }
     }
 
-    /// Appends the tag over all that `bytes` has so far.
+    /// The seal that also encrypts, where there is a cipher.
+    #[must_use]
+    pub fn with_cipher(self, cipher: Option<KvCipher>) -> Self {
+        Self { cipher, ..self }
+    }
+
+    /// What encrypts.
+    pub(crate) fn cipher(&self) -> Option<&KvCipher> {
+        self.cipher.as_ref()
+    }
+
+    /// Begins a hash of names. With a cipher nobody else can make it, and guess at prompts by it.
+    pub(crate) fn name_hasher(&self) -> blake3::Hasher {
+        match &self.cipher {
+            Some(cipher) => blake3::Hasher::new_keyed(cipher.hash_key()),
+            None => blake3::Hasher::new(),
+        }
+    }
+
+    /// Encrypts all that `bytes` has so far but for its beginning, if there is a cipher, and appends
+    /// the tag over it.
     pub fn close(&self, bytes: &mut Vec<u8>) {
+        let plain_bytes = bytes.len().min(PLAIN_BYTES);
+        let (plain, content) = bytes.split_at_mut(plain_bytes);
+        let cipher = self.cipher.as_ref();
+        let tag = cipher.map_or_else(CipherTag::default, |of| of.seal_record(plain, content));
+        bytes.extend_from_slice(&tag.to_bytes());
         let tag = blake3::keyed_hash(&self.key, bytes);
         bytes.extend_from_slice(tag.as_bytes());
     }
 
-    /// The bytes before the tag at the end of `bytes`; none if the tag is wrong.
-    pub(crate) fn open<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    /// What was closed as `bytes`; none if a tag is wrong, or it was closed by another seal.
+    pub(crate) fn open<'a>(&self, bytes: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let (content, tag) = bytes.split_last_chunk::<TAG_BYTES>()?;
         // This comparison takes the same time whatever the tags are.
-        (blake3::keyed_hash(&self.key, content) == blake3::Hash::from_bytes(*tag))
-            .then_some(content)
+        if blake3::keyed_hash(&self.key, content) != blake3::Hash::from_bytes(*tag) {
+            return None;
+        }
+        let (content, tag) = content.split_last_chunk()?;
+        let tag = CipherTag::from_bytes(*tag);
+        let Some(cipher) = &self.cipher else {
+            return (tag == CipherTag::default()).then_some(Cow::Borrowed(content));
+        };
+        let mut content = content.to_vec();
+        let plain_bytes = content.len().min(PLAIN_BYTES);
+        let (plain, secret) = content.split_at_mut(plain_bytes);
+        cipher.open_record(plain, &tag, secret).then_some(Cow::Owned(content))
     }
 
     /// Begins the tag of a block, whose KV may come in pieces.
@@ -121,7 +166,7 @@ mod tests {
         let seal = Seal::new(Some([2; 32]), &[1; 32]);
         let mut bytes = b"content".to_vec();
         seal.close(&mut bytes);
-        assert_eq!(seal.open(&bytes), Some(&b"content"[..]));
+        assert_eq!(seal.open(&bytes).as_deref(), Some(&b"content"[..]));
         for other in [Seal::new(None, &[1; 32]), Seal::new(Some([2; 32]), &[3; 32])] {
             assert_eq!(other.open(&bytes), None);
         }
@@ -131,5 +176,25 @@ mod tests {
             assert_eq!(seal.open(&changed), None, "{at}");
             assert_eq!(seal.open(&bytes[..at]), None, "{at}");
         }
+    }
+
+    #[test]
+    fn what_is_encrypted_shows_nothing_and_opens_with_its_key_alone() {
+        use crate::cipher::KvKey;
+        let plain = || Seal::new(Some([2; 32]), &[1; 32]);
+        let with = |secret: &[u8]| {
+            let cipher = KvCipher::new(&KvKey::of_secret(secret), &[1; 32]);
+            plain().with_cipher(Some(cipher))
+        };
+        let own = with(b"a");
+        let mut bytes = b"MAGIC and 12 and a secret name".to_vec();
+        let content = bytes.clone();
+        own.close(&mut bytes);
+        assert!(!bytes.windows(6).any(|window| window == b"secret"));
+        assert_eq!(own.open(&bytes).as_deref(), Some(&content[..]));
+        assert!(plain().open(&bytes).is_none() && with(b"b").open(&bytes).is_none());
+        let mut bytes = content;
+        plain().close(&mut bytes);
+        assert!(own.open(&bytes).is_none(), "what is not encrypted is not this bucket's");
     }
 }

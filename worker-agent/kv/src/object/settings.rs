@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::cipher::KvKey;
+
 /// Address of the KV: `s3://bucket/prefix` or `file:///shared/directory`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectUrl {
@@ -73,6 +75,9 @@ pub struct ObjectSettings {
     pub credentials: Option<ObjectCredentials>,
     /// Secret of the fleet. With it, a block that others have put into the bucket is a miss.
     pub key: Option<[u8; 32]>,
+    /// Key by which blocks, headers and indexes are encrypted. Agents share what is encrypted with
+    /// one key. Default: nothing is encrypted.
+    pub cipher_key: Option<KvKey>,
     /// Bytes of an extent, at most. Default: 16 MiB.
     pub extent_bytes: usize,
     /// Bytes of all extents in a directory, of all forms. The oldest are deleted. No effect on S3,
@@ -94,6 +99,7 @@ impl ObjectSettings {
             endpoint: None,
             credentials: None,
             key: None,
+            cipher_key: None,
             extent_bytes: 16 << 20,
             capacity_bytes: None,
             limits: ObjectLimits::default(),

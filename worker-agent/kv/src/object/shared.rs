@@ -24,6 +24,7 @@ use super::seal::Seal;
 use super::settings::ObjectSettings;
 use crate::BlockForm;
 use crate::arena::Arena;
+use crate::cipher::KvCipher;
 use crate::tier::TierReport;
 
 /// Most extents that are remembered as lost, at about 50 bytes of memory each.
@@ -66,9 +67,14 @@ pub(crate) struct Shared {
 impl Shared {
     /// The state of a tier that knows nothing of its bucket yet.
     pub(crate) fn new(settings: ObjectSettings, form: BlockForm, edges: Edges) -> Self {
+        let cipher = settings.cipher_key.as_ref();
+        let cipher = cipher.map(|key| KvCipher::new(key, &form.fingerprint));
+        // Agents with another key, or none, are elsewhere in the bucket: what they would find could
+        // be of no use to them.
+        let folder = cipher.as_ref().map_or(form.fingerprint, |of| folder_of(of, &form));
         Self {
-            paths: BucketPaths::new(&settings.url, &form.fingerprint),
-            seal: Seal::new(settings.key, &form.fingerprint),
+            paths: BucketPaths::new(&settings.url, &folder),
+            seal: Seal::new(settings.key, &form.fingerprint).with_cipher(cipher),
             lanes: Mutex::new(Lanes::new(settings.limits.queue_blocks)),
             catalog: Mutex::new(Catalog::new(settings.limits.index_blocks)),
             journal: Mutex::new(Journal::new(rand::random())),
@@ -189,6 +195,13 @@ impl Shared {
     pub(crate) fn writes_at_unix_ms(&self) -> u64 {
         unix_ms().max(self.cleared_unix_ms.load(Relaxed) + 1)
     }
+}
+
+/// The name of the folder of a form that is encrypted.
+fn folder_of(cipher: &KvCipher, form: &BlockForm) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_keyed(cipher.hash_key());
+    hasher.update(b"folder").update(&form.fingerprint);
+    *hasher.finalize().as_bytes()
 }
 
 /// The time in ms since the Unix epoch.

@@ -10,7 +10,7 @@ use object_store::{PutMode, PutPayload};
 use tokio::time::timeout;
 
 use super::counts::Counters;
-use super::extent::{ExtentEntry, ExtentHeader, ExtentId, put_trailer};
+use super::extent::{ExtentEntry, ExtentHeader, ExtentId, put_trailer, seal_frame};
 use super::failure::BucketFailure;
 use super::fetch::fetch;
 use super::index::IndexedExtent;
@@ -79,12 +79,18 @@ impl Built {
                 frames.truncate(start);
                 continue;
             }
-            let mut tag = shared.seal.block(name);
-            tag.update(kv);
-            put_trailer(&mut frames, name, write.checksum, tag);
+            match shared.seal.cipher() {
+                Some(cipher) => seal_frame(&mut frames, start, (name, write.checksum), cipher),
+                None => {
+                    let mut tag = shared.seal.block(name);
+                    tag.update(kv);
+                    put_trailer(&mut frames, name, write.checksum, tag);
+                }
+            }
             entries.push(ExtentEntry { block: write.block, checksum: write.checksum });
         }
-        let id = ExtentId::of(&shared.form, entries.iter().map(|entry| entry.block.name));
+        let names = entries.iter().map(|entry| entry.block.name);
+        let id = ExtentId::of(&shared.form, &shared.seal, names);
         let header = ExtentHeader { written_unix_ms: shared.writes_at_unix_ms(), entries };
         let head = Bytes::from(header.encode(&shared.form, &shared.seal));
         let payload = PutPayload::from_iter([head, Bytes::from(frames)]);

@@ -96,7 +96,13 @@ mod tests {
     }
 
     fn block(name: u128) -> Block {
-        Block { name: BlockName(name), hash: None, parent: None, depth: 0 }
+        Block {
+            name: BlockName(name),
+            hash: None,
+            parent: None,
+            depth: 0,
+            tenant: crate::TenantKey::default(),
+        }
     }
 
     #[test]

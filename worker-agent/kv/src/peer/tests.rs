@@ -273,7 +273,13 @@ async fn reads_beyond_a_block_or_a_lease_end_the_connection() {
 #[tokio::test]
 async fn nothing_is_written_to_a_peer() {
     let mut reading = Reading::new(form(5000), secret(), settings());
-    let block = Block { name: BlockName(1), hash: None, parent: None, depth: 0 };
+    let block = Block {
+        name: BlockName(1),
+        hash: None,
+        parent: None,
+        depth: 0,
+        tenant: crate::TenantKey::default(),
+    };
     reading.tier.write(TierWrite { block, slot: SlotId(2), checksum: Checksum(3) });
     let result = Err(TierError::Full);
     let expected = TierReport::Written { name: block.name, slot: SlotId(2), result };
@@ -307,7 +313,13 @@ async fn a_cache_lends_what_it_has() {
     let cache = TieredCache::open(form(5000), CacheSettings::new(32)).unwrap();
     let engine = cache.connect(Arc::new(|_| {}));
     for (name, slot) in (0..).zip(engine.grant(4)) {
-        let block = Block { name: BlockName(name), hash: None, parent: None, depth: name as u32 };
+        let block = Block {
+            name: BlockName(name),
+            hash: None,
+            parent: None,
+            depth: name as u32,
+            tenant: crate::TenantKey::default(),
+        };
         assert_eq!(engine.store(slot, block, &testkit::kv(name, 5000)), None);
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

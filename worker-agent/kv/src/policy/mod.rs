@@ -13,6 +13,7 @@ mod second_touch;
 mod selector;
 mod shadow;
 mod sketch;
+mod tenants;
 mod tiny_lfu;
 mod two_queue;
 
@@ -24,6 +25,7 @@ pub use lru::Lru;
 pub use second_touch::SecondTouch;
 pub use selector::{PolicyName, PolicySelector};
 pub use shadow::ShadowCache;
+pub use tenants::TenantSlots;
 pub use tiny_lfu::WindowTinyLfu;
 pub use two_queue::TwoQueue;
 

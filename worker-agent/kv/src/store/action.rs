@@ -47,6 +47,9 @@ pub enum Filled {
     Duplicate,
     /// The owner filled a slot that it does not hold.
     NotGranted,
+    /// The block's tenant has as many slots as it may have, and all are in use. The slot stays
+    /// granted, for another block.
+    OverQuota,
 }
 
 /// Work for the caller, and news for owners and routers.

@@ -1,7 +1,7 @@
 //! Checks that slots still hold the registered KV.
 
-use super::slots::SlotState;
 use super::BlockStore;
+use super::slots::SlotState;
 use crate::{Checksum, SlotId};
 use stator_protos::name::BlockName;
 

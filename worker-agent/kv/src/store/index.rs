@@ -1,7 +1,7 @@
 //! Index of blocks: the slot of each in host memory, and the tiers that hold it.
 
 use super::action::TierId;
-use crate::{Block, SlotId};
+use crate::{Block, SlotId, TenantKey};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
@@ -16,11 +16,12 @@ pub(super) struct KnownBlock {
     pub(super) depth: u32,
     pub(super) hash: Option<SequenceHash>,
     pub(super) parent: Option<SequenceHash>,
+    pub(super) tenant: TenantKey,
 }
 
 impl KnownBlock {
     pub(super) fn block(&self, name: BlockName) -> Block {
-        Block { name, hash: self.hash, parent: self.parent, depth: self.depth }
+        Block { name, hash: self.hash, parent: self.parent, depth: self.depth, tenant: self.tenant }
     }
 }
 
@@ -86,8 +87,8 @@ impl BlockIndex {
     }
 
     fn of(&mut self, block: Block) -> &mut KnownBlock {
-        let Block { name, hash, parent, depth } = block;
-        let new = KnownBlock { slot: None, tiers: 0, depth, hash, parent };
+        let Block { name, hash, parent, depth, tenant } = block;
+        let new = KnownBlock { slot: None, tiers: 0, depth, hash, parent, tenant };
         let known = self.0.entry(name).or_insert(new);
         // Not every engine knows the hashes of its blocks.
         if known.hash.is_none() {

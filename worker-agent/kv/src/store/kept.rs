@@ -211,6 +211,7 @@ impl BlockStore {
             _ => return false,
         }
         self.policy.forget(slot);
+        self.tenants.hold(slot);
         if let Some(block) = self.index.unset_slot(name) {
             let medium = Medium::Host;
             self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));

@@ -122,7 +122,11 @@ impl BlockStore {
         if let Some(slot) = self.index.slot(block.name) {
             return Some(slot);
         }
+        if !self.make_room_of(block.tenant, now) {
+            return None;
+        }
         let slot = self.take_slot(now)?;
+        self.tenants.add(slot, block.tenant);
         let tier = TierId(at as u8);
         let state = self.tier_mut(tier);
         let ticket = state.speed.start(now);

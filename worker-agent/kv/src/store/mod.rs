@@ -33,6 +33,8 @@ mod kept_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tier_tests;
@@ -46,7 +48,7 @@ pub use status::{HostStatus, StoreStatus, TierStatus};
 
 use crate::Now;
 use crate::cost::TIERS_MAX;
-use crate::policy::{Ghosts, PolicyName, PolicySelector};
+use crate::policy::{Ghosts, PolicyName, PolicySelector, TenantSlots};
 use index::BlockIndex;
 use kept::KeptBlocks;
 use load_step::LoadStep;
@@ -73,6 +75,8 @@ pub struct BlockStore {
     stats: StoreStats,
     /// Blocks that operators keep in host memory.
     kept: KeptBlocks,
+    /// Slots of each tenant, if there is a quota.
+    tenants: TenantSlots,
     /// Blocks that came into host memory lately, whether or not they are still there.
     seen: Ghosts,
     /// Scratch of [`BlockStore::ask`].
@@ -108,6 +112,7 @@ impl BlockStore {
             actions: VecDeque::new(),
             stats: StoreStats::default(),
             kept: KeptBlocks::default(),
+            tenants: TenantSlots::new(settings.tenant_slots_max),
             seen: Ghosts::new(SEEN_PER_SLOT * settings.slots as usize),
             steps: Vec::new(),
             next_owner: 0,

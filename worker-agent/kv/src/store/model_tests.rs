@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::tier::{TierError, TierEvent, TierReport};
-use crate::{Block, Checksum, Now, SlotId};
+use crate::{Block, Checksum, Now, SlotId, TenantKey};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stator_protos::kv_event::Medium;
@@ -14,6 +14,8 @@ use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SLOTS: u32 = 12;
+/// Slots of each of two tenants, to whom the sequences belong in turn.
+const QUOTA: usize = 8;
 const MEDIA: [Medium; 2] = [Medium::Disk, Medium::Remote];
 
 #[derive(Clone, Debug)]
@@ -128,7 +130,8 @@ struct World {
 }
 
 fn block(name: BlockName) -> Block {
-    Block { name, hash: None, parent: None, depth: (name.0 % 100) as u32 }
+    let tenant = TenantKey((name.0 / 100 % 2) as u64);
+    Block { name, hash: None, parent: None, depth: (name.0 % 100) as u32, tenant }
 }
 
 impl World {
@@ -138,7 +141,9 @@ impl World {
             write_bytes_per_s: Some(400_000),
             ..TierSettings::new(medium)
         });
-        let mut store = BlockStore::new(StoreSettings::new(SLOTS, 4096, tiers.to_vec()));
+        let mut settings = StoreSettings::new(SLOTS, 4096, tiers.to_vec());
+        settings.tenant_slots_max = Some(QUOTA);
+        let mut store = BlockStore::new(settings);
         Self {
             owners: (0..3).map(|_| store.connect()).collect(),
             store,
@@ -271,6 +276,19 @@ impl World {
             Filled::Registered => assert_eq!(self.granted.remove(&slot), Some(owner)),
             Filled::Duplicate => assert!(is_granted),
             Filled::NotGranted => assert!(!is_granted),
+            Filled::OverQuota => {
+                assert!(is_granted);
+                self.bytes.remove(&slot);
+            }
+        }
+    }
+
+    /// No tenant has more blocks in host memory than its quota.
+    fn check_quota(&self) {
+        for tenant in 0..2 {
+            let is_own = |of: &&(Medium, BlockName)| block(of.1).tenant == TenantKey(tenant);
+            let held = self.events.iter().filter(|(medium, _)| *medium == Medium::Host);
+            assert!(held.filter(is_own).count() <= QUOTA, "tenant {tenant}");
         }
     }
 
@@ -371,8 +389,9 @@ impl World {
         self.requests.insert(key, seen);
     }
 
-    /// Answers stay true, and no wait is too long.
+    /// Answers stay true, no wait is too long, and quotas hold.
     fn check(&self) {
+        self.check_quota();
         for (key, seen) in &self.requests {
             self.check_bytes(&seen.names, &seen.ready);
             let waits = seen.pending > 0 && !self.lost.contains(&key.0);

@@ -48,7 +48,7 @@ impl BlockStore {
         self.owners.remove(&owner);
         for slot in self.slots.ids() {
             if self.slots[slot].state == SlotState::Granted(owner) {
-                self.slots.free(slot);
+                self.free(slot);
             }
         }
     }
@@ -88,6 +88,11 @@ impl BlockStore {
             return Filled::NotGranted;
         }
         self.learn_hashes(block);
+        let held = self.index.slot(block.name);
+        let is_coming = held.is_some_and(|at| self.slots[at].state != SlotState::Ready);
+        if (held.is_none() || is_coming) && !self.make_room_of(block.tenant, now) {
+            return Filled::OverQuota;
+        }
         if let Some(other) = self.index.slot(block.name) {
             match &mut self.slots[other].state {
                 // A tier may take long, or never answer: what was computed is there now. Those
@@ -100,6 +105,7 @@ impl BlockStore {
             state.granted -= 1;
         }
         self.slots[slot].checksum = checksum;
+        self.tenants.add(slot, block.tenant);
         self.register(slot, block, now);
         Filled::Registered
     }

@@ -54,6 +54,7 @@ impl BlockStore {
             match &mut self.slots[slot].state {
                 SlotState::Ready => {
                     self.policy.forget(slot);
+                    self.tenants.hold(slot);
                     self.slots[slot].state = SlotState::Hidden;
                     self.settle(slot);
                 }

@@ -4,7 +4,7 @@ use super::slots::SlotState;
 use super::{Action, BlockStore};
 use crate::policy::Eviction;
 use crate::tier::TierEvent;
-use crate::{Block, Now, SlotId};
+use crate::{Block, Now, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 
 impl BlockStore {
@@ -42,6 +42,25 @@ impl BlockStore {
         self.slots.used() > self.slots.limit()
     }
 
+    /// Has a tenant that has as many slots as it may give up blocks of its own, the least recently
+    /// used first. False if all of them are in use.
+    pub(super) fn make_room_of(&mut self, tenant: TenantKey, now: Now) -> bool {
+        // Each turn takes a block off the tenant's list, so this ends.
+        while self.tenants.is_full(tenant) {
+            let Some(victim) = self.tenants.oldest(tenant) else { return false };
+            self.policy.forget(victim);
+            self.tenants.hold(victim);
+            self.make_leave(victim, now);
+        }
+        true
+    }
+
+    /// Gives back a slot that nobody needs.
+    pub(super) fn free(&mut self, slot: SlotId) {
+        self.tenants.remove(slot);
+        self.slots.free(slot);
+    }
+
     /// Evicts a block that the policy has chosen, or lets it go when it is written down. Returns
     /// whether it is gone.
     fn make_leave(&mut self, victim: SlotId, now: Now) -> bool {
@@ -76,6 +95,7 @@ impl BlockStore {
         of.is_leaving = false;
         if of.state == SlotState::Ready {
             self.policy.hold(slot);
+            self.tenants.hold(slot);
         }
     }
 
@@ -99,6 +119,7 @@ impl BlockStore {
         if of.state == SlotState::Ready && of.pins == 0 {
             of.is_leaving = false;
             self.policy.release(slot, of.name);
+            self.tenants.release(slot);
         }
     }
 
@@ -109,8 +130,11 @@ impl BlockStore {
             return;
         }
         match of.state {
-            SlotState::Ready => self.policy.release(slot, of.name),
-            SlotState::Hidden | SlotState::Failed if of.writers == 0 => self.slots.free(slot),
+            SlotState::Ready => {
+                self.policy.release(slot, of.name);
+                self.tenants.release(slot);
+            }
+            SlotState::Hidden | SlotState::Failed if of.writers == 0 => self.free(slot),
             _ => {}
         }
     }
@@ -124,7 +148,7 @@ impl BlockStore {
         }
         match of.state {
             SlotState::Ready if of.is_leaving => self.evict(slot),
-            SlotState::Hidden => self.slots.free(slot),
+            SlotState::Hidden => self.free(slot),
             _ => {}
         }
     }
@@ -132,7 +156,7 @@ impl BlockStore {
     /// Forgets the block in a slot that nobody needs and the policy does not list.
     fn evict(&mut self, slot: SlotId) {
         let name = self.slots[slot].name;
-        self.slots.free(slot);
+        self.free(slot);
         let evicted = self.index.unset_slot(name).expect("a ready slot's block is known");
         self.stats.evictions += 1;
         self.stats.evictions_for_good += u64::from(self.index.find(name).is_none());

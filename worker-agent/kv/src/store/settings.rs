@@ -18,6 +18,8 @@ pub struct StoreSettings {
     pub requests_max: usize,
     /// Longest time for which a request waits for blocks on their way. Default: 2 s.
     pub wait_max: Duration,
+    /// Slots that the blocks of one tenant may have. Default: no quota.
+    pub tenant_slots_max: Option<usize>,
 }
 
 impl StoreSettings {
@@ -30,6 +32,7 @@ impl StoreSettings {
             granted_max: (slots as usize / 4).max(1),
             requests_max: 65_536,
             wait_max: Duration::from_secs(2),
+            tenant_slots_max: None,
         }
     }
 }

@@ -19,7 +19,13 @@ pub(super) fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
 }
 
 pub(super) fn block(name: u128) -> Block {
-    Block { name: BlockName(name), hash: None, parent: None, depth: name as u32 }
+    Block {
+        name: BlockName(name),
+        hash: None,
+        parent: None,
+        depth: name as u32,
+        tenant: crate::TenantKey::default(),
+    }
 }
 
 impl Bench {

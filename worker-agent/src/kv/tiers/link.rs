@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use stator_engine::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_kv::cache::{Client, Progress, TieredCache};
 use stator_kv::store::RequestId;
-use stator_kv::{Block, SlotId};
+use stator_kv::{Block, SlotId, TenantKey};
 use stator_protos::name::BlockName;
 use std::fmt;
 use std::sync::Arc;
@@ -101,6 +101,7 @@ impl OuterTiers for EngineTiers {
             hash: Some(block.key.hash),
             parent: block.parent,
             depth: block.depth,
+            tenant: TenantKey(block.space.number()),
         };
         self.granted.extend(client.store(slot, stored, kv));
     }

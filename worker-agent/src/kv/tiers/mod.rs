@@ -27,9 +27,9 @@ use closed_events::ClosedEvents;
 use link::Searches;
 use pace::PrefillPace;
 use stator_engine::Request;
-use stator_engine::named::BlockKey;
-use stator_kv::Block;
+use stator_engine::named::NamedBlocks;
 use stator_kv::cache::TieredCache;
+use stator_kv::{Block, TenantKey};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::TierCosts;
@@ -84,16 +84,16 @@ impl WorkerTiers {
         // The names stay with the request, so that they are computed once.
         engine.call(|engine| engine.kv().reusable(request));
         if let Some(named) = &request.named {
-            self.hint_blocks(named.keys(), holders);
+            self.hint_blocks(named, holders);
         }
     }
 
-    fn hint_blocks(&self, keys: &[BlockKey], holders: &[KvHolder]) {
+    fn hint_blocks(&self, named: &NamedBlocks, holders: &[KvHolder]) {
         let Some(peers) = &self.peers else { return };
-        let mut parent = None;
-        let blocks = (0..).zip(keys).map(|(depth, key)| {
+        let (mut parent, tenant) = (None, TenantKey(named.space().number()));
+        let blocks = (0..).zip(named.keys()).map(|(depth, key)| {
             let parent = parent.replace(key.hash);
-            Block { name: key.name, hash: Some(key.hash), parent, depth }
+            Block { name: key.name, hash: Some(key.hash), parent, depth, tenant }
         });
         peers.hint(holders, &blocks.collect::<Vec<_>>());
     }

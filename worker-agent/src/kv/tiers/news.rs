@@ -132,7 +132,13 @@ mod tests {
 
     fn block(hash: u64, depth: u32) -> Block {
         let parent = depth.checked_sub(1).map(|before| SequenceHash(before.into()));
-        Block { name: BlockName(hash.into()), hash: Some(SequenceHash(hash)), parent, depth }
+        Block {
+            name: BlockName(hash.into()),
+            hash: Some(SequenceHash(hash)),
+            parent,
+            depth,
+            tenant: stator_kv::TenantKey::default(),
+        }
     }
 
     fn stored(block: Block, medium: Medium) -> TierEvent {

@@ -55,15 +55,21 @@ pub(crate) fn open(
     let mut tiers = Vec::new();
     let opened_disk = Arc::new(OnceLock::new());
     if let Some(disk) = &settings.disk {
-        tiers.push(disk_tier(disk, opened_disk.clone()));
+        tiers.push(disk_tier(disk, settings, opened_disk.clone()));
     }
     // Another agent's host memory is nearer than an object store.
     tiers.extend(room.peers.iter().map(|peers| peers.tier(&room.metrics)));
     if let Some(url) = &settings.object {
-        tiers.push(object_tier(url, room.object_key)?);
+        tiers.push(object_tier(url, settings, room.object_key)?);
     }
     let CacheRoom { events, metrics, peers, desk, .. } = room;
-    let settings = CacheSettings { tiers, events, metrics, ..CacheSettings::new(slots) };
+    let settings = CacheSettings {
+        tiers,
+        tenant_share_percent: settings.tenant_share_percent,
+        events,
+        metrics,
+        ..CacheSettings::new(slots)
+    };
     let cache = TieredCache::open(form, settings).context("KV tiers")?;
     if let Some(peers) = peers {
         peers.lend(&cache);
@@ -86,8 +92,16 @@ fn slots(form: BlockForm, host_bytes: u64) -> u32 {
 }
 
 /// The disk tier, and where to tell of it when it is open.
-fn disk_tier(disk: &KvDiskSettings, opened: Arc<OnceLock<Weak<DiskTier>>>) -> CacheTier {
-    let settings = DiskSettings::new(&disk.dir, disk.bytes);
+fn disk_tier(
+    disk: &KvDiskSettings,
+    settings: &KvTierSettings,
+    opened: Arc<OnceLock<Weak<DiskTier>>>,
+) -> CacheTier {
+    let settings = DiskSettings {
+        tenant_share_percent: settings.tenant_share_percent,
+        key: settings.key.as_ref().map(|key| key.key.clone()),
+        ..DiskSettings::new(&disk.dir, disk.bytes)
+    };
     let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
         let tier = Arc::new(DiskTier::open(settings, form, arena, report)?);
         opened.get_or_init(|| Arc::downgrade(&tier));
@@ -96,9 +110,15 @@ fn disk_tier(disk: &KvDiskSettings, opened: Arc<OnceLock<Weak<DiskTier>>>) -> Ca
     CacheTier { name: "disk", settings: TierSettings::new(Medium::Disk), open }
 }
 
-fn object_tier(url: &str, key: Option<[u8; 32]>) -> anyhow::Result<CacheTier> {
+fn object_tier(
+    url: &str,
+    settings: &KvTierSettings,
+    key: Option<[u8; 32]>,
+) -> anyhow::Result<CacheTier> {
     let url = url.parse().context("kv-object")?;
-    let settings = ObjectSettings { key, ..ObjectSettings::new(url, Handle::current()) };
+    let cipher_key = settings.key.as_ref().map(|key| key.key.clone());
+    let settings =
+        ObjectSettings { key, cipher_key, ..ObjectSettings::new(url, Handle::current()) };
     let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
         Ok(Arc::new(ObjectTier::open(settings, form, arena, report)?) as Arc<dyn Tier>)
     });

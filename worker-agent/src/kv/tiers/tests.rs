@@ -34,7 +34,15 @@ fn engine() -> CpuEngine {
 
 fn settings(disk: Option<&Path>) -> KvTierSettings {
     let disk = disk.map(|dir| KvDiskSettings { dir: dir.into(), bytes: 64 << 20 });
-    KvTierSettings { host_bytes: 8 << 20, disk, object: None, nixl: None, socket_dir: None }
+    KvTierSettings {
+        host_bytes: 8 << 20,
+        disk,
+        object: None,
+        nixl: None,
+        key: None,
+        tenant_share_percent: None,
+        socket_dir: None,
+    }
 }
 
 /// Workers that share tiers.
@@ -93,7 +101,7 @@ impl TieredWorker {
         };
         if let (Some(tiers), false) = (&self.tiers, holders.is_empty()) {
             self.engine.kv().reusable(&mut request);
-            tiers.hint_blocks(request.named.as_ref().unwrap().keys(), holders);
+            tiers.hint_blocks(request.named.as_ref().unwrap(), holders);
         }
         self.engine.submit(request).unwrap();
         let (mut step, mut answer) = (Step::default(), Vec::new());
@@ -212,8 +220,7 @@ async fn a_cleared_cache_is_published_and_finds_nothing() {
 
 #[test]
 fn tiers_without_room_for_a_block_are_refused_in_words() {
-    let settings =
-        KvTierSettings { host_bytes: 100, disk: None, object: None, nixl: None, socket_dir: None };
+    let settings = KvTierSettings { host_bytes: 100, ..settings(None) };
     let (metrics, desk) = (KvMetrics::default(), TierDesk::default());
     let order = TierOrder { settings, metrics, object_key: None, peers: None, desk };
     let error = order.connect(vec![engine()], &options()).err().unwrap().to_string();

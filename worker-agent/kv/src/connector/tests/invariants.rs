@@ -161,7 +161,13 @@ fn more_slots_than_a_message_has_come_in_several() {
             granted = client.grant(64);
         }
         let name = names.name(&key(*block));
-        let block = crate::Block { name, hash: None, parent: None, depth: *block };
+        let block = crate::Block {
+            name,
+            hash: None,
+            parent: None,
+            depth: *block,
+            tenant: crate::TenantKey::default(),
+        };
         assert_eq!(client.filled(&[(granted.pop().unwrap(), block)]), []);
     }
     assert_eq!(agent.shim("a").ask(&blocks).slots.len(), blocks.len());

@@ -352,7 +352,13 @@ impl HeldTier {
     /// The tier has a block.
     pub(super) fn has(&self, block: u32) {
         let name = KeyNames::new(&FORM.fingerprint, &[0; 16]).name(&key(block));
-        self.say(TierReport::Found(vec![Block { name, hash: None, parent: None, depth: block }]));
+        self.say(TierReport::Found(vec![Block {
+            name,
+            hash: None,
+            parent: None,
+            depth: block,
+            tenant: crate::TenantKey::default(),
+        }]));
     }
 
     /// Ends the first `count` reads when they have been asked for: with the block, or in vain.

@@ -8,7 +8,13 @@ const GEOMETRY: Geometry = Geometry { block_bytes: PAGE_BYTES, segment_slots: SL
 const CHECKSUM: Checksum = Checksum(5);
 
 fn block(name: u128) -> Block {
-    Block { name: BlockName(name), hash: None, parent: None, depth: (name % 3) as u32 }
+    Block {
+        name: BlockName(name),
+        hash: None,
+        parent: None,
+        depth: (name % 3) as u32,
+        tenant: crate::TenantKey::default(),
+    }
 }
 
 /// A block of the model: its name and how often it was read.
@@ -93,7 +99,8 @@ fn store(log: &mut Log, name: u128, segments_max: usize) -> BTreeSet<u128> {
                 gone.extend(names.iter().map(|name| name.0));
                 log.reopened(segment);
             }
-            Claim::Coming => panic!("nothing is being written"),
+            Claim::Coming | Claim::OverQuota => panic!("nothing is being written"),
+            Claim::Instead(..) => panic!("there is no quota"),
         }
     }
 }
@@ -128,7 +135,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #[test]
     fn holds_what_the_model_holds(ops in ops(), segments_max in 1..6_usize) {
-        let mut log = Log::new(GEOMETRY);
+        let mut log = Log::new(GEOMETRY, None);
         let mut model = Model::default();
         for op in ops {
             match op {
@@ -155,7 +162,7 @@ proptest! {
                 Op::Restart => {
                     // An empty table does not say how old it is: the model has no word for that.
                     if tables(&log).iter().all(|table| !table.is_empty()) {
-                        log = Log::restore(GEOMETRY, 1, &tables(&log));
+                        log = Log::restore(GEOMETRY, 1, None, &tables(&log));
                         model.segments.iter_mut().flatten().flatten().for_each(|kept| kept.1 = 0);
                         model.offered = 0;
                     }
@@ -170,7 +177,8 @@ proptest! {
 fn latest_descriptor_of_a_name_counts_and_stale_ones_do_not() {
     let of = |name, epoch| {
         let length = PAGE_BYTES as u32;
-        Descriptor { block: block(name), checksum: Checksum(epoch), epoch, length }
+        let seal = CipherTag::default();
+        Descriptor { block: block(name), checksum: Checksum(epoch), epoch, length, seal }
     };
     // Block 1 is in two segments; block 2 is of an earlier use of its segment; block 4 was there
     // before the tier was cleared.
@@ -179,19 +187,22 @@ fn latest_descriptor_of_a_name_counts_and_stale_ones_do_not() {
         vec![(3, of(1, 9)), (4, of(3, 9))],
         vec![(0, of(4, 4))],
     ];
-    let mut log = Log::restore(GEOMETRY, 5, &tables);
+    let mut log = Log::restore(GEOMETRY, 5, None, &tables);
     assert_eq!(names(&log), [1, 3].into());
     let (place, checksum) = log.begin_read(BlockName(1)).unwrap();
     assert_eq!((place, checksum), (Place { segment: 1, slot: 3 }, Checksum(9)));
     assert_eq!(log.next_epoch(), 10);
     // New blocks go to the newest segment, then to the one without blocks.
     assert_eq!(log.claim(block(5), CHECKSUM), Claim::At(Place { segment: 1, slot: 0 }));
-    assert_eq!(Log::restore(GEOMETRY, 20, &tables).claim(block(5), CHECKSUM), Claim::NoSegment);
+    assert_eq!(
+        Log::restore(GEOMETRY, 20, None, &tables).claim(block(5), CHECKSUM),
+        Claim::NoSegment
+    );
 }
 
 #[test]
 fn slots_in_use_are_not_given_away() {
-    let mut log = Log::new(Geometry { segment_slots: 2, ..GEOMETRY });
+    let mut log = Log::new(Geometry { segment_slots: 2, ..GEOMETRY }, None);
     log.add_segment();
     let Claim::At(written) = log.claim(block(1), CHECKSUM) else { panic!("there is room") };
     assert_eq!(log.claim(block(1), CHECKSUM), Claim::Coming);
@@ -213,7 +224,7 @@ fn slots_in_use_are_not_given_away() {
 
 #[test]
 fn cleared_block_is_not_held_when_its_writing_ends() {
-    let mut log = Log::new(GEOMETRY);
+    let mut log = Log::new(GEOMETRY, None);
     log.add_segment();
     let claims = [1, 2].map(|name| log.claim(block(name), CHECKSUM));
     let [Claim::At(one), Claim::At(two)] = claims else { panic!("there is room") };
@@ -227,7 +238,7 @@ fn cleared_block_is_not_held_when_its_writing_ends() {
 
 #[test]
 fn the_oldest_segment_goes_with_its_blocks_and_may_come_back() {
-    let mut log = Log::new(GEOMETRY);
+    let mut log = Log::new(GEOMETRY, None);
     assert_eq!(log.retire(), Retirement::NoSegment);
     (0..20).for_each(|name| drop(store(&mut log, name, 3)));
     let (read, _) = log.begin_read(BlockName(1)).unwrap();
@@ -245,7 +256,7 @@ fn the_oldest_segment_goes_with_its_blocks_and_may_come_back() {
 
 #[test]
 fn a_name_is_forgotten_at_every_stage_of_its_writing() {
-    let mut log = Log::new(GEOMETRY);
+    let mut log = Log::new(GEOMETRY, None);
     log.add_segment();
     let Claim::At(place) = log.claim(block(1), CHECKSUM) else { panic!("there is room") };
     assert_eq!(log.forget_name(BlockName(1)), Some(place));
@@ -254,4 +265,56 @@ fn a_name_is_forgotten_at_every_stage_of_its_writing() {
     store(&mut log, 2, 1);
     assert!(log.forget_name(BlockName(2)).is_some());
     assert_eq!(names(&log), BTreeSet::new());
+}
+
+proptest! {
+    /// A tenant has no more blocks than its quota, and at the quota it gives up its own alone.
+    #[test]
+    fn a_tenants_flood_costs_nobody_else(
+        writes in prop::collection::vec((0..3_u64, 0..40_u128), 1..200),
+        quota in 1..12_usize,
+        restarts in any::<bool>(),
+    ) {
+        let quota_of = Some(quota);
+        let mut log = Log::new(GEOMETRY, quota_of);
+        let count = |log: &Log, tenant| log.blocks().filter(|of| of.tenant == tenant).count();
+        for (tenant, number) in writes {
+            let tenant = crate::TenantKey(tenant);
+            let written =
+                Block { tenant, ..block(number + 1000 * u128::from(tenant.0)) };
+            let before = names(&log);
+            let was_full = count(&log, tenant) >= quota;
+            let place = loop {
+                match log.claim(written, CHECKSUM) {
+                    Claim::Held => break None,
+                    Claim::At(place) => {
+                        prop_assert!(!was_full);
+                        break Some(place);
+                    }
+                    Claim::Instead(place, gone) => {
+                        prop_assert!(was_full);
+                        let is_own = |name: &BlockName| name.0 / 1000 == u128::from(tenant.0);
+                        prop_assert!(gone.iter().all(is_own));
+                        prop_assert_eq!(names(&log).len(), before.len() - gone.len());
+                        break Some(place);
+                    }
+                    // There is room for all quotas.
+                    Claim::NoSegment => log.add_segment(),
+                    Claim::Coming | Claim::OverQuota => panic!("nothing is under way"),
+                }
+            };
+            if let Some(place) = place {
+                prop_assert!(log.payload_written(place) && log.commit(place));
+            }
+            prop_assert!(names(&log).contains(&written.name.0));
+            for tenant in (0..3).map(crate::TenantKey) {
+                prop_assert!(count(&log, tenant) <= quota);
+            }
+            if restarts {
+                let kept = names(&log);
+                log = Log::restore(GEOMETRY, 1, quota_of, &tables(&log));
+                prop_assert_eq!(names(&log), kept);
+            }
+        }
+    }
 }

@@ -51,7 +51,8 @@ impl Bench {
         let geometry = Geometry { block_bytes: BLOCK_BYTES, segment_slots: 4 };
         let bytes = self.segments * geometry.segment_bytes();
         let (arena, form) = (self.arena.clone(), FORM);
-        let folder = Folder::open(self.dir.path(), form, geometry, bytes).unwrap();
+        let folder =
+            Folder::open(self.dir.path(), form, FolderWish { geometry, bytes, key: None }).unwrap();
         let inbox = Arc::new(DiskInbox::new(6));
         let (send, reports) = channel();
         let sink: ReportSink = Arc::new(move |report| drop(send.send(report)));
@@ -60,8 +61,16 @@ impl Bench {
         let plan = self.plan.clone();
         let device = Box::new(FaultyDevice { arena: arena.clone(), plan, pending: Vec::new() });
         let inbox_of_worker = inbox.clone();
-        let parts =
-            WorkerParts { device, folder, form, arena, inbox: inbox_of_worker, outlet, depth: 4 };
+        let parts = WorkerParts {
+            device,
+            folder,
+            form,
+            arena,
+            inbox: inbox_of_worker,
+            outlet,
+            depth: 4,
+            tenant_share: None,
+        };
         let worker = Worker::start(parts);
         self.running = Some(Running { worker, inbox, counters, reports });
         let held = std::mem::take(&mut self.held);

@@ -1,7 +1,8 @@
 //! Work that has ended, and what follows from it.
 
 use super::{Transfer, Work, Worker};
-use crate::disk::device::{Done, Job};
+use crate::Checksum;
+use crate::disk::device::{Done, Job, JobMemory};
 use crate::disk::format::PAGE_BYTES;
 use crate::disk::queue::DiskRequest;
 use crate::disk::system;
@@ -17,21 +18,27 @@ impl Worker {
             system::drop_cached(&job.file, job.offset, job.memory.bytes());
         }
         match self.under_way.remove(&job.ticket) {
-            Some(Work::Block(transfer)) => self.transfer_ended(transfer, result),
+            Some(Work::Block(transfer)) => self.transfer_ended(transfer, result, job.memory),
             Some(Work::Page(at)) => self.page_ended(at, whole(&job, result)),
             Some(Work::Table(segment)) => self.table_ended(segment, whole(&job, result)),
             None => debug_assert!(false, "no work has the ticket {}", job.ticket),
         }
     }
 
-    fn transfer_ended(&mut self, mut transfer: Transfer, result: io::Result<usize>) {
+    fn transfer_ended(
+        &mut self,
+        mut transfer: Transfer,
+        result: io::Result<usize>,
+        memory: JobMemory,
+    ) {
         let slot_bytes = self.parts.folder.geometry().slot_bytes();
         let result = match result {
             Ok(moved) => {
                 transfer.moved += moved;
                 // A part is as good as the whole if the rest is whole pages. Every part brings the
                 // block nearer to its end, so this ends.
-                let goes_on = moved > 0 && transfer.moved < slot_bytes;
+                // What is encrypted makes sense as a whole only.
+                let goes_on = moved > 0 && transfer.moved < slot_bytes && !self.is_sealed();
                 if goes_on && transfer.moved.is_multiple_of(PAGE_BYTES) {
                     return self.move_rest(transfer);
                 }
@@ -41,17 +48,41 @@ impl Worker {
         };
         self.transfers -= 1;
         match transfer.request {
-            DiskRequest::Read(read) => self.read_ended(&transfer, read, result),
+            DiskRequest::Read(read) => {
+                let found = result.map(|is_whole| self.found(&transfer, &read, &memory, is_whole));
+                self.read_ended(&transfer, read, found);
+            }
             DiskRequest::Write(write) => self.payload_ended(&transfer, write, result),
+        }
+        self.reuse(memory);
+    }
+
+    /// The checksum of what is in the slot after a read; none if it is no block.
+    fn found(
+        &mut self,
+        transfer: &Transfer,
+        read: &TierRead,
+        memory: &JobMemory,
+        is_whole: bool,
+    ) -> Option<Checksum> {
+        match memory {
+            // A file that ends too early has lost the block, too.
+            _ if !is_whole => None,
+            JobMemory::Slot { .. } => Some(self.parts.arena.checksum(read.slot, read.name)),
+            JobMemory::Pages(_) => self.open_payload(read, &transfer.seal, memory),
         }
     }
 
-    fn read_ended(&mut self, transfer: &Transfer, read: TierRead, moved: io::Result<bool>) {
+    fn read_ended(
+        &mut self,
+        transfer: &Transfer,
+        read: TierRead,
+        found: io::Result<Option<Checksum>>,
+    ) {
         let TierRead { name, slot, .. } = read;
         let checksum = transfer.checksum;
-        let result = match moved {
-            Ok(true) if self.parts.arena.checksum(slot, name) == checksum => Ok(checksum),
-            // A file that ends too early has lost the block, too.
+        let result = match found {
+            Ok(found) if found == Some(checksum) => Ok(checksum),
             Ok(_) => Err(TierError::Corrupt),
             Err(error) => Err(failure(&error)),
         };

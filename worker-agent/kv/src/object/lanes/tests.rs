@@ -44,6 +44,7 @@ impl Desk {
                 hash: None,
                 parent: None,
                 depth: (*name % 100) as u32,
+                tenant: crate::TenantKey::default(),
             };
             let write = TierWrite { block, slot: SlotId(0), checksum: Checksum(0) };
             let ticket = WriteTicket::new(write, self.sink());
@@ -144,6 +145,7 @@ fn chains_that_were_written_at_the_same_time_are_taken_apart() {
             hash: hash(*name),
             parent: (!name.is_multiple_of(100)).then(|| hash(*name - 1)).flatten(),
             depth: (*name % 100) as u32,
+            tenant: crate::TenantKey::default(),
         };
         arrange(names.to_vec(), block)
     };

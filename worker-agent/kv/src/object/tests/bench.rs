@@ -50,6 +50,7 @@ pub(super) fn block(number: u32) -> Block {
         hash: Some(SequenceHash(number.into())),
         parent: number.checked_sub(1).map(|parent| SequenceHash(parent.into())),
         depth: number,
+        tenant: crate::TenantKey::default(),
     }
 }
 

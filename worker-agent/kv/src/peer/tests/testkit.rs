@@ -230,6 +230,7 @@ impl Reading {
             hash: None,
             parent: None,
             depth: name as u32,
+            tenant: crate::TenantKey::default(),
         };
         self.tier.hint(peer, &names.map(block).collect::<Vec<_>>());
     }

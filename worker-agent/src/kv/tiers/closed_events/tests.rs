@@ -13,7 +13,13 @@ const BLOCKS: u64 = 6;
 fn block(place: u64) -> Block {
     let parent = (place > 0).then_some(SequenceHash(place));
     let name = BlockName(place.into());
-    Block { name, hash: Some(SequenceHash(place + 1)), parent, depth: place as u32 }
+    Block {
+        name,
+        hash: Some(SequenceHash(place + 1)),
+        parent,
+        depth: place as u32,
+        tenant: stator_kv::TenantKey::default(),
+    }
 }
 
 fn stored(place: u64) -> KvEvent {
