@@ -208,6 +208,9 @@ fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString
     if let Some(key) = &tiers.key {
         flags.extend(["--kv-key-file".into(), key.file.clone().into()]);
     }
+    if tiers.has_dynamo_names {
+        flags.push("--kv-metrics-names=dynamo".into());
+    }
     flags
 }
 
@@ -315,6 +318,7 @@ mod tests {
             nixl: None,
             key: None,
             tenant_share_percent: None,
+            has_dynamo_names: false,
             socket_dir: None,
         };
         let secret = |tiers| std::fs::read(secret_file(home.path(), tiers).unwrap()).unwrap();
@@ -335,6 +339,7 @@ mod tests {
             nixl: Some("/lib/nixl.so".into()),
             key: Some(KvKeySettings { file: "/etc/kv".into(), key: KvKey::of_secret(b"k") }),
             tenant_share_percent: Some(40),
+            has_dynamo_names: true,
             socket_dir: None,
         };
         assert_eq!(
@@ -350,6 +355,7 @@ mod tests {
                 "--kv-tenant-share-percent=40",
                 "--kv-key-file",
                 "/etc/kv",
+                "--kv-metrics-names=dynamo",
             ]
         );
     }

@@ -12,9 +12,10 @@ use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::SnapshotRequest;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_tests::http::Client;
-use stator_tests::process::Process;
+use stator_tests::process::{Process, binary};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tokio::process::Command;
 use tonic::transport::Channel;
 
 /// Tokens of the prompts: 18 whole blocks of 16, and some more.
@@ -45,7 +46,29 @@ impl Tiered {
         let mut flags = vec!["--agent-id=tiered", "--model-name=tiny", "--workers=1"];
         flags.extend(["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05"]);
         flags.extend(tiers);
-        let mut process = agent(&dir, &flags);
+        Self::serves(agent(&dir, &flags)).await
+    }
+
+    /// As [`Tiered::above`], of an agent in these surroundings, behind this line of a shell.
+    pub(crate) async fn within(
+        home: &Path,
+        tiers: &[&str],
+        environment: &[(&str, &str)],
+        shell: &str,
+    ) -> Self {
+        let dir = format!("--discovery-dir={}", home.join("agents").display());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("{shell} exec \"$0\" \"$@\"")).arg(binary());
+        command.args(["agent", "--listen=127.0.0.1:0", "--events-listen=tcp://127.0.0.1:0"]);
+        command.args(["--replay-listen=tcp://127.0.0.1:0", "--metrics-port=0", &dir]);
+        command.args(["--agent-id=tiered", "--model-name=tiny", "--workers=1"]);
+        command.args(["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05"]);
+        command.args(tiers).envs(environment.iter().copied());
+        Self::serves(Process::run(command)).await
+    }
+
+    /// An agent, once it serves.
+    async fn serves(mut process: Process) -> Self {
         let side = process.event("side server listening").await;
         let endpoint = process.event("serving").await["endpoint"].as_str().unwrap().to_owned();
         let mut client = WorkerClient::connect(endpoint).await.unwrap();

@@ -20,6 +20,7 @@ mod kv_guarded;
 mod kv_operate;
 mod kv_peers;
 mod kv_tiers;
+mod kv_trouble;
 mod lifecycle;
 mod openai;
 mod pair;

@@ -1,18 +1,22 @@
 //! One trace for one request, from the proxy to the engine, as a collector gets it.
 
+use crate::agents::completion;
 use crate::lifecycle::{agent_with, gauge_becomes};
+use crate::suite::tokens;
 use crate::support::{chat, ready, up_with};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server as service;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
 use stator_tests::http::{Client, Events};
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -93,6 +97,29 @@ impl Collector {
         let is_failed = |span: &&Span| span.status.as_ref().map(|status| status.code());
         let mut named = spans.iter().filter(|span| span.name == name);
         named.any(|span| is_failed(&span) == Some(StatusCode::Error))
+    }
+
+    /// Numbers of an event, by name, once a span has it.
+    async fn numbers(&self, event: &str) -> BTreeMap<String, f64> {
+        let find = || {
+            let spans = self.0.lock().expect("nobody panicked");
+            let mut events = spans.iter().flat_map(|span| &span.events);
+            events.find(|of| of.name == event).cloned()
+        };
+        let found = soon("the event", async {
+            loop {
+                match find() {
+                    Some(found) => break found,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        });
+        let number = |pair: KeyValue| match pair.value.and_then(|value| value.value) {
+            Some(Value::IntValue(number)) => Some((pair.key, number as f64)),
+            Some(Value::DoubleValue(number)) => Some((pair.key, number)),
+            _ => None,
+        };
+        found.await.attributes.into_iter().filter_map(number).collect()
     }
 
     /// Events of the span of this name.
@@ -234,4 +261,22 @@ async fn a_request_that_fails_says_so_in_its_span() {
     collector.has(&["client/gateway.request", "gateway.request/generate"]).await;
     assert!(collector.has_failed("generate"), "its worker was killed");
     assert!(collector.has_failed("gateway.request"), "nobody else could answer");
+}
+
+#[tokio::test]
+async fn a_request_that_takes_kv_from_tiers_says_how_much_and_how_long_it_waited() {
+    let collector = Collector::default();
+    let environment = collector.serve().await;
+    let room = ["--block-size=16", "--total-blocks=32", "--kv-host-gb=0.05", "--model-name=tiny"];
+    let fleet = Fleet::start(&environment, &[&room], &[]).await;
+    // The second prompt takes the engine's memory from the first.
+    for prompt in [1, 2, 1] {
+        let reply =
+            fleet.client.post("/v1/completions", &completion(&tokens(prompt, 300), 4)).await;
+        assert!(reply.status.is_success(), "{}", reply.json());
+    }
+    let numbers = collector.numbers("kv tiers").await;
+    assert!(numbers["kv.host_blocks"] > 0.0 && numbers["kv.bytes"] > 0.0, "{numbers:?}");
+    assert!(numbers["kv.asked_blocks"] >= numbers["kv.host_blocks"], "{numbers:?}");
+    assert!(numbers["kv.wait_ms"] >= 0.0, "{numbers:?}");
 }

@@ -11,8 +11,9 @@ use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::kv::peers::KvPeers;
-use crate::kv::tiers::{TierDesk, TierOrder};
+use crate::kv::tiers::{TierDesk, TierOrder, register};
 use crate::metrics::{AgentMetrics, DeviceMetrics};
+use crate::operations::Operated;
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
 use crate::served_model::{LoadedModel, ServedModel};
@@ -30,6 +31,7 @@ use stator_protos::worker::ModelFile;
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use tasks::Tasks;
 use tokio::sync::watch;
@@ -109,7 +111,10 @@ fn tier_order(
 ) -> Option<TierOrder> {
     let tiers = settings.kv_tiers.clone()?;
     let counted = KvMetrics::default();
-    metrics.register(|registry| counted.register(registry));
+    let block_tokens = register(&counted, &tiers, metrics);
+    if let Runs::Own(engine) = &settings.engine {
+        block_tokens.store(engine.options.block_size, Ordering::Relaxed);
+    }
     let object_key = settings.access.kv.object_key;
     let desk = TierDesk::new();
     Some(TierOrder { settings: tiers, metrics: counted, object_key, peers, desk })
@@ -161,7 +166,7 @@ async fn launch(
         availability: availability.clone(),
     };
     let mut engines = RunningEngines::start(served.engines, &settings, &admin, &reports)?;
-    let operated = (engines.operated(&availability), served.desk);
+    let operated = Operated { engines: engines.operated(&availability), tiers: served.desk };
     let files = served.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         engines.take_handles(),

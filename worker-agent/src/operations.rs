@@ -32,12 +32,19 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// OperatedEngines to operate.
-    pub(crate) engines: OperatedEngines,
-    /// Tiers to operate.
-    pub(crate) tiers: TierDesk,
+    /// Things to operate.
+    pub(crate) operated: Operated,
     /// Check of callers.
     pub(crate) access: Access,
+}
+
+/// Things of an agent that operators reach.
+#[derive(Clone, Debug)]
+pub(crate) struct Operated {
+    /// The engines.
+    pub(crate) engines: OperatedEngines,
+    /// The tiers that keep KV outside the engines.
+    pub(crate) tiers: TierDesk,
 }
 
 /// OperatedEngines that are operated.
@@ -102,7 +109,7 @@ impl Operations for Service {
         request: Request<OperateKvRequest>,
     ) -> Result<Response<OperateKvResponse>, Status> {
         self.access.check(request.metadata(), request.extensions()).await?;
-        let (request, tiers) = (request.into_inner(), self.tiers.clone());
+        let (request, tiers) = (request.into_inner(), self.operated.tiers.clone());
         if !matches!(request.operation, Some(operate_kv_request::Operation::Look(_))) {
             let operation = kv::shown(&request);
             tracing::info!(operation, "an operation on KV tiers was asked for");
@@ -125,7 +132,7 @@ impl Operations for Service {
         self.access.check(request.metadata(), request.extensions()).await?;
         let operation = operation(request.into_inner()).map_err(Status::invalid_argument)?;
         tracing::info!(operation = shown(&operation), "an operation was asked for");
-        match self.engines.run(operation).await {
+        match self.operated.engines.run(operation).await {
             Ok(()) => Ok(Response::new(OperateResponse {})),
             Err(fault) => {
                 let message = fault.to_string();

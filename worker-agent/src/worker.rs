@@ -412,6 +412,9 @@ impl Driver {
         stream.touch(&mut self.touched, live.stream);
         if !live.has_begun && !output.tokens.is_empty() {
             live.has_begun = true;
+            if let Some(used) = self.tiers.as_ref().and_then(|tiers| tiers.used(key)) {
+                live.trace.event("kv tiers", used.attributes());
+            }
             live.trace.enter("decode");
             live.trace.event("first token", Vec::new());
         }

@@ -6,13 +6,19 @@ use std::fmt;
 use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::name::BlockName;
 
+use crate::RequestKey;
 use crate::named::BlockKey;
 
 /// Storage for blocks of an engine. Calls return at once, and none of them does I/O.
 pub trait OuterTiers: Send {
-    /// Looks for the leading blocks of a sequence, the first `held` of which the engine holds.
-    /// `None` if nothing behind these is to be had, now or soon.
-    fn look_up(&mut self, names: &[BlockName], held: usize) -> Option<Box<dyn OuterLookup>>;
+    /// Looks for the leading blocks of a sequence of a request, the first `held` of which the engine
+    /// holds. `None` if nothing behind these is to be had, now or soon.
+    fn look_up(
+        &mut self,
+        request: RequestKey,
+        names: &[BlockName],
+        held: usize,
+    ) -> Option<Box<dyn OuterLookup>>;
 
     /// Takes a copy of a block, if there is room.
     fn store(&mut self, block: &OuterBlock, kv: &[u8]);

@@ -34,6 +34,7 @@ mod transfers {
 
     use io_uring::{IoUring, opcode, types};
     use stator_kv::arena::Arena;
+    use stator_kv::cipher::{KvCipher, KvKey};
     use stator_kv::disk::{DiskSettings, DiskTier};
     use stator_kv::tier::{Tier, TierRead, TierReport, TierWrite, Urgency};
     use stator_kv::{Block, BlockForm, Checksum, SlotId};
@@ -54,29 +55,58 @@ mod transfers {
             // All blocks have the same bytes, so that any free slot serves for any block.
             arena.write(slot, &vec![0xa5; BLOCK_BYTES]);
         }
-        let rig = Rig::open(dir, arena.clone());
+        let rig = Rig::open(dir, arena.clone(), None);
+        let sealed = Rig::open(dir, arena.clone(), Some(KvKey::of_secret(b"bench")));
         let floor = Floor::open(dir, arena);
-        let mut times: [Vec<Duration>; 4] = Default::default();
+        let mut times: [Vec<Duration>; 6] = Default::default();
         for repetition in 0..REPETITIONS {
             let first = repetition * BLOCKS;
             times[0].push(floor.run(first, true));
             times[1].push(rig.run(first, true));
             times[2].push(floor.run(first, false));
             times[3].push(rig.run(first, false));
+            times[4].push(sealed.run(first, true));
+            times[5].push(sealed.run(first, false));
         }
         println!(
             "{:<34} {:>10} {:>10} {:>8}",
             "2 MiB at depth 32", "floor GB/s", "tier GB/s", "ratio"
         );
-        let [floor_write, write, floor_read, read] = times.map(median);
-        for (what, floor, tier) in [("write", floor_write, write), ("read", floor_read, read)] {
+        let [floor_write, write, floor_read, read, sealed_write, sealed_read] = times.map(median);
+        for (what, floor, tier) in [
+            ("write", floor_write, write),
+            ("read", floor_read, read),
+            ("write, encrypted", floor_write, sealed_write),
+            ("read, encrypted", floor_read, sealed_read),
+        ] {
             let rate =
                 |time: Duration| (BLOCKS as usize * BLOCK_BYTES) as f64 / time.as_secs_f64() / 1e9;
             let (floor, tier) = (rate(floor), rate(tier));
             println!("{what:<34} {floor:>10.2} {tier:>10.2} {:>8.2}", tier / floor);
         }
-        let counts = rig.tier.counts();
-        assert_eq!((counts.written, counts.read), (BLOCKS * REPETITIONS, BLOCKS * REPETITIONS));
+        for counts in [rig.tier.counts(), sealed.tier.counts()] {
+            let all = BLOCKS * REPETITIONS;
+            assert_eq!((counts.written, counts.read), (all, all));
+        }
+        cipher();
+    }
+
+    /// Speed of the cipher alone, over one block in the cache.
+    fn cipher() {
+        let cipher = KvCipher::new(&KvKey::of_secret(b"bench"), &[1; 32]);
+        let (name, mut kv) = (BlockName(1), vec![0x5a; BLOCK_BYTES]);
+        let mut times: [Vec<Duration>; 2] = Default::default();
+        for _ in 0..200 {
+            let started = Instant::now();
+            let tag = cipher.seal_block(name, &mut kv);
+            times[0].push(started.elapsed());
+            let started = Instant::now();
+            assert!(cipher.open_block(name, &tag, &mut kv));
+            times[1].push(started.elapsed());
+        }
+        let [seal, open] = times.map(median);
+        let rate = |time: Duration| BLOCK_BYTES as f64 / time.as_secs_f64() / 1e9;
+        println!("AES-256-GCM of 2 MiB: {:.2} GB/s there, {:.2} back", rate(seal), rate(open));
     }
 
     fn median(mut times: Vec<Duration>) -> Duration {
@@ -97,10 +127,11 @@ mod transfers {
     }
 
     impl Rig {
-        fn open(dir: &Path, arena: Arc<Arena>) -> Self {
+        fn open(dir: &Path, arena: Arc<Arena>, key: Option<KvKey>) -> Self {
             let dir = TempDir::new_in(dir).expect("the directory can be written");
             let bytes = (BLOCKS * REPETITIONS + 128) * BLOCK_BYTES as u64;
-            let settings = DiskSettings { depth: DEPTH, ..DiskSettings::new(dir.path(), bytes) };
+            let settings =
+                DiskSettings { depth: DEPTH, key, ..DiskSettings::new(dir.path(), bytes) };
             let (send, reports) = channel();
             let sink = Arc::new(move |report| drop(send.send(report)));
             let tier = DiskTier::open(settings, FORM, arena.clone(), sink).expect("a tier");
@@ -307,7 +338,8 @@ mod restart {
                     tenant: stator_kv::TenantKey::default(),
                 };
                 let (epoch, length) = (u64::from(segment) + 1, FORM.block_bytes as u32);
-                let descriptor = Descriptor { block, checksum: Checksum(0), epoch, length };
+                let (checksum, seal) = (Checksum(0), stator_kv::cipher::CipherTag::default());
+                let descriptor = Descriptor { block, checksum, epoch, length, seal };
                 bytes.copy_from_slice(&descriptor.encode(seed, *place));
             }
             let path = folder.join(format!("segment-{segment:05}"));

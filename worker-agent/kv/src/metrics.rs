@@ -2,8 +2,10 @@
 
 mod decisions;
 mod held;
+mod kvbm;
 mod totals;
 
+pub use kvbm::KvbmNames;
 pub use totals::{HitTotals, TierTotals, WayTotals};
 
 use crate::tier::TierError;

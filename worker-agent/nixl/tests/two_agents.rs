@@ -206,7 +206,8 @@ fn a_peer_tier_reads_blocks_directly(library: &Arc<NixlLibrary>) {
     let way = NixlWay::new(library, "tier", &landing).expect("a way");
     tier.read_directly(DirectReads { way: Arc::new(way), bytes: Counter::default() });
     let names = || (0..SLOTS).map(|slot| BlockName(slot.into()));
-    let block = |name| Block { name, hash: None, parent: None, depth: 0 };
+    let tenant = stator_kv::TenantKey::default();
+    let block = |name| Block { name, hash: None, parent: None, depth: 0, tenant };
     tier.hint(holder.address, &names().map(block).collect::<Vec<_>>());
     // The first batches come over TCP, while the arena is being opened.
     for _ in 0..ROUNDS_MAX {

@@ -1,7 +1,7 @@
 //! Tiers of KV below the engines' own memory: host memory, a disk, an object store.
 
 use super::{EngineKind, Faults};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use stator_kv::cipher::KvKey;
 use stator_runtime::config::ConfigError;
 use stator_runtime::secret::Secret;
@@ -62,12 +62,32 @@ pub struct KvTierArgs {
     #[arg(long, env = "STATOR_KV_TENANT_SHARE_PERCENT", value_name = "PERCENT")]
     pub kv_tenant_share_percent: Option<u8>,
 
+    /// Names of the tiers' metrics. Needs `--kv-host-gb`.
+    #[arg(
+        long,
+        env = "STATOR_KV_METRICS_NAMES",
+        value_name = "NAMES",
+        value_enum,
+        default_value_t
+    )]
+    pub kv_metrics_names: KvMetricsNamesArg,
+
     /// Folder where engines that the agent does not start find its tiers: the socket `kv.sock`, and
     /// the modules that engines load. The agent makes the folder if it is missing; each agent
     /// needs a folder of its own. Needs `--kv-host-gb`. Default: a temporary folder, which only an
     /// engine that the agent starts is told of.
     #[arg(long, env = "STATOR_KV_SOCKET_DIR", value_name = "DIR")]
     pub kv_socket_dir: Option<PathBuf>,
+}
+
+/// Names of the tiers' metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KvMetricsNamesArg {
+    /// `stator_kv_…`.
+    #[default]
+    Stator,
+    /// These, and `kvbm_…` as NVIDIA Dynamo has them.
+    Dynamo,
 }
 
 /// The tiers of an agent. A value of this type is valid.
@@ -85,6 +105,8 @@ pub struct KvTierSettings {
     pub key: Option<KvKeySettings>,
     /// Share of host memory and disk that one tenant's KV may have, in percent.
     pub tenant_share_percent: Option<u8>,
+    /// Whether metrics are shown under NVIDIA Dynamo's names, too.
+    pub has_dynamo_names: bool,
     /// Folder where engines in other processes find the tiers; `None` for a temporary one.
     pub socket_dir: Option<PathBuf>,
 }
@@ -159,6 +181,7 @@ impl KvTierArgs {
             ("kv-nixl", self.kv_nixl.is_some()),
             ("kv-key-file", self.kv_key_file.is_some()),
             ("kv-tenant-share-percent", self.kv_tenant_share_percent.is_some()),
+            ("kv-metrics-names", self.kv_metrics_names != KvMetricsNamesArg::default()),
             ("kv-socket-dir", self.kv_socket_dir.is_some()),
         ];
         // Blocks go through host memory on their way to and from engines and the tiers below.
@@ -191,6 +214,7 @@ impl KvTierArgs {
             nixl: self.kv_nixl,
             key,
             tenant_share_percent: self.kv_tenant_share_percent,
+            has_dynamo_names: self.kv_metrics_names == KvMetricsNamesArg::Dynamo,
             socket_dir: self.kv_socket_dir,
         })
     }
@@ -259,13 +283,14 @@ mod tests {
         let object = Some("s3://b/p".into());
         let nixl = Some("/lib/nixl.so".into());
         let (host_bytes, disk) = (500_000_000, Some(disk));
-        let tiers = KvTierSettings { host_bytes, disk, object, nixl, socket_dir: None };
         let tiers = KvTierSettings {
-            host_bytes: 500_000_000,
-            disk: Some(disk),
+            host_bytes,
+            disk,
             object,
+            nixl,
             key: None,
             tenant_share_percent: None,
+            has_dynamo_names: false,
             socket_dir: None,
         };
         assert_eq!(check(EngineKind::Vllm, &flags), Ok(Some(tiers)));

@@ -3,7 +3,6 @@
 use crate::config;
 use crate::events;
 use crate::kv::server;
-use crate::kv::tiers::TierDesk;
 use crate::operations;
 use crate::operations::access::Access;
 use crate::request_plane::listen::Listener;
@@ -33,12 +32,11 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Makes the services of this agent, for clients with `access`. Operators reach engines and
-    /// tiers.
+    /// Makes the services of this agent, for clients with `access`.
     pub(crate) fn new(
         agent: Arc<Agent>,
         events: events::serve::Service,
-        (engines, tiers): (operations::OperatedEngines, TierDesk),
+        operated: operations::Operated,
         access: &config::Access,
     ) -> Self {
         let key = access.kv.transfer_key.clone();
@@ -47,8 +45,7 @@ impl Services {
             transfers: server::Service { agent, key },
             events,
             operations: operations::Service {
-                engines,
-                tiers,
+                operated,
                 access: Access::new(access.operators.clone()),
             },
         }

@@ -30,6 +30,7 @@ mod start;
 mod tally;
 #[cfg(test)]
 mod testkit;
+mod tier_metrics;
 mod tiers;
 mod trace;
 

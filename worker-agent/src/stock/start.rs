@@ -74,6 +74,9 @@ pub(crate) async fn start(
             return ended.map(|_| None);
         }
     };
+    if let Some(tiers) = &tiers {
+        tiers.set_block_tokens(size.block_size);
+    }
     let context_length = size.context_length(description.context_length.or(limits.context_length));
     let worker = |rank| WorkerSlot { engine: 0, rank, total_blocks: size.total_blocks };
     let (engine, url) = (&description.version, place.url());

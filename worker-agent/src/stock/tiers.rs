@@ -1,9 +1,10 @@
 //! The agent's KV tiers, as engines in other processes reach them: a socket, and the modules that an
 //! engine loads to speak there.
 
+use super::tier_metrics::ConnectorMetrics;
 use crate::config::{Origin, StockSettings};
 use crate::kv::peers::KvPeers;
-use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, TierDesk, open_cache};
+use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, TierDesk, open_cache, register};
 use anyhow::Context;
 use stator_kv::BlockForm;
 use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
@@ -14,6 +15,7 @@ use stator_supervise::KvTiers;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::runtime::Handle;
 
 /// Name of the socket in the folder.
@@ -25,7 +27,9 @@ pub(super) struct TierService {
     place: KvTiers,
     board: Arc<TierBoard>,
     desk: TierDesk,
-    _server: ConnectorServer,
+    _server: Arc<ConnectorServer>,
+    /// Tokens of a block, for metrics, once they are known.
+    block_tokens: Arc<AtomicU32>,
     /// The folder, unless the user named one. It goes after the server.
     _home: Option<tempfile::TempDir>,
 }
@@ -43,7 +47,7 @@ impl TierService {
     ) -> anyhow::Result<Option<Self>> {
         let Some(tiers) = settings.kv_tiers.clone() else { return Ok(None) };
         let kv_metrics = KvMetrics::default();
-        metrics.register(|registry| kv_metrics.register(registry));
+        let block_tokens = register(&kv_metrics, &tiers, metrics);
         let (folder, home) = match &tiers.socket_dir {
             Some(folder) => (folder.clone(), None),
             None => {
@@ -82,11 +86,20 @@ impl TierService {
         };
         let server = ConnectorServer::start(connector);
         let server = server.with_context(|| format!("kv-host-gb: {}", socket.display()))?;
+        let server = Arc::new(server);
+        let shown = Box::new(ConnectorMetrics(Arc::downgrade(&server)));
+        metrics.register(|registry| registry.register_collector(shown));
         if matches!(settings.origin, Origin::Attached { .. }) {
             tracing::info!(socket = %socket.display(), "engines reach the KV tiers here");
         }
         let place = KvTiers { socket, modules: folder };
-        Ok(Some(Self { place, board, desk, _server: server, _home: home }))
+        let service = Self { place, board, desk, _server: server, block_tokens, _home: home };
+        Ok(Some(service))
+    }
+
+    /// The engine has blocks of so many tokens.
+    pub(super) fn set_block_tokens(&self, tokens: u32) {
+        self.block_tokens.store(tokens, Ordering::Relaxed);
     }
 
     /// Where operators find them.

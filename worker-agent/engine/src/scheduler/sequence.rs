@@ -133,7 +133,7 @@ impl Sequence {
         let keys = self.reusable(block_size);
         let held = pool.lookup(keys).blocks;
         let names: Vec<_> = keys.iter().map(|key| key.name).collect();
-        self.search.begin(held, tiers.look_up(&names, held));
+        self.search.begin(held, tiers.look_up(self.origin.key, &names, held));
     }
 
     /// Takes the blocks of a prefix that is cached, and private ones for the rest of its tokens,

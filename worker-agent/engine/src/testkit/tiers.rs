@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use crate::RequestKey;
 use crate::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_protos::name::BlockName;
 
@@ -42,7 +43,12 @@ struct FakeLookup {
 }
 
 impl OuterTiers for FakeTiers {
-    fn look_up(&mut self, names: &[BlockName], held: usize) -> Option<Box<dyn OuterLookup>> {
+    fn look_up(
+        &mut self,
+        _: RequestKey,
+        names: &[BlockName],
+        held: usize,
+    ) -> Option<Box<dyn OuterLookup>> {
         let mut store = self.0.lock().unwrap();
         let found = names[held..].iter().take_while(|name| store.blocks.contains_key(name));
         let names: Vec<_> = found.copied().collect();

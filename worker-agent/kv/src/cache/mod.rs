@@ -118,7 +118,7 @@ fn assemble(
         let opened = (tier.open)(place).map_err(|error| CacheOpenError::Tier { name, error })?;
         tiers.push(opened as Arc<dyn Tier>);
     }
-    let held = HeldBlocks::new(&settings.metrics, settings.slots, shared.tier_names());
+    let held = HeldBlocks::new(&settings.metrics, settings.slots, &shared.tier_names());
     Ok(Dispatcher { shared, tiers, events: settings.events, held })
 }
 #[cfg(all(test, target_os = "linux"))]

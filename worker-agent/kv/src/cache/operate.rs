@@ -51,7 +51,7 @@ impl TieredCache {
             block_bytes: self.form.block_bytes,
             slot_bytes: self.arena().stride(),
             store: self.shared.operate(|store, now| store.status(now)),
-            tiers: self.shared.tier_names().to_vec(),
+            tiers: self.shared.tier_names(),
             metrics: self.shared.metrics().clone(),
         }
     }
@@ -123,7 +123,7 @@ impl TieredCache {
 
     fn tier(&self, name: &str) -> Result<TierId, NoSuchTier> {
         let tiers = self.shared.tier_names();
-        let found = (0..).zip(tiers).find(|(_, of)| **of == name);
+        let found = (0..).zip(&tiers).find(|(_, of)| **of == name);
         found.map(|(at, _)| TierId(at)).ok_or_else(|| NoSuchTier {
             name: name.to_owned(),
             known: std::iter::once(HOST).chain(tiers.iter().copied()).collect(),

@@ -281,8 +281,8 @@ impl SharedStore {
     }
 
     /// Names of the tiers, in the store's order.
-    pub(super) fn tier_names(&self) -> &[&'static str] {
-        &self.tiers
+    pub(super) fn tier_names(&self) -> Vec<&'static str> {
+        self.tiers.iter().map(|(name, _)| *name).collect()
     }
 
     /// Counts of this process.

@@ -194,6 +194,7 @@ impl SchedulerSession {
             hash: None,
             parent: None,
             depth,
+            tenant: crate::TenantKey::default(),
         };
         (self.hints)(hint, &(0..).zip(names).map(block).collect::<Vec<_>>());
     }

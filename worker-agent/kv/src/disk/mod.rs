@@ -14,6 +14,7 @@ mod log;
 mod queue;
 mod quota;
 mod scan;
+mod staging;
 mod system;
 mod tables;
 mod worker;

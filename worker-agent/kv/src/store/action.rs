@@ -52,6 +52,26 @@ pub enum Filled {
     OverQuota,
 }
 
+/// Outcome of keeping blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeepOutcome {
+    /// Blocks that are in host memory, and stay there.
+    pub here: usize,
+    /// Blocks that are kept as soon as they come: they are in a tier below or on their way.
+    pub coming: usize,
+    /// Blocks beyond those that may be kept.
+    pub refused: usize,
+}
+
+/// Outcome of forgetting blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForgetOutcome {
+    /// Blocks that left host memory.
+    pub host: usize,
+    /// Copies in tiers below that are forgotten.
+    pub below: usize,
+}
+
 /// Work for the caller, and news for owners and routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

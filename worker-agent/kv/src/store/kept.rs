@@ -2,7 +2,7 @@
 
 use super::slots::SlotState;
 use super::tiers::tiers_of;
-use super::{Action, BlockStore};
+use super::{Action, BlockStore, ForgetOutcome, KeepOutcome};
 use crate::policy::Eviction;
 use crate::tier::TierEvent;
 use crate::{Now, SlotId};
@@ -10,97 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
-use std::collections::BTreeSet;
 
 /// Share of the slots that operators may keep: one in so many. Requests need the rest.
 const KEPT_SHARE: usize = 2;
-
-/// Outcome of keeping blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeepOutcome {
-    /// Blocks that are in host memory, and stay there.
-    pub here: usize,
-    /// Blocks that are kept as soon as they come: they are in a tier below or on their way.
-    pub coming: usize,
-    /// Blocks beyond those that may be kept.
-    pub refused: usize,
-}
-
-/// Outcome of forgetting blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ForgetOutcome {
-    /// Blocks that left host memory.
-    pub host: usize,
-    /// Copies in tiers below that are forgotten.
-    pub below: usize,
-}
-
-/// Blocks that are kept until a time, each with one pin on its slot.
-#[derive(Debug, Default)]
-pub(super) struct KeptBlocks {
-    blocks: FxHashMap<BlockName, KeptBlock>,
-    ends: BTreeSet<(Now, BlockName)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct KeptBlock {
-    until: Now,
-    /// The slot that is pinned; none as long as the block is not there.
-    slot: Option<SlotId>,
-}
-
-impl KeptBlocks {
-    pub(super) fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    pub(super) fn next_end(&self) -> Option<Now> {
-        Some(self.ends.first()?.0)
-    }
-
-    /// Keeps a block until then, also where it was kept for longer.
-    fn set_end(&mut self, name: BlockName, until: Now) -> &mut KeptBlock {
-        let kept = self.blocks.entry(name).or_insert(KeptBlock { until, slot: None });
-        self.ends.remove(&(kept.until, name));
-        self.ends.insert((until, name));
-        kept.until = until;
-        kept
-    }
-
-    /// The block that is in a slot now, if it is kept and was not there.
-    pub(super) fn awaits(&mut self, name: BlockName, slot: SlotId) -> bool {
-        let kept = self.blocks.get_mut(&name).filter(|kept| kept.slot.is_none());
-        kept.is_some_and(|kept| {
-            kept.slot = Some(slot);
-            true
-        })
-    }
-
-    /// The block's slot holds it no more; whether it was pinned.
-    pub(super) fn lost(&mut self, name: BlockName, slot: SlotId) -> bool {
-        let kept = self.blocks.get_mut(&name).filter(|kept| kept.slot == Some(slot));
-        kept.is_some_and(|kept| {
-            kept.slot = None;
-            true
-        })
-    }
-
-    /// Keeps a block no longer. Returns the slot that was pinned.
-    fn remove(&mut self, name: BlockName) -> Option<SlotId> {
-        let kept = self.blocks.remove(&name)?;
-        self.ends.remove(&(kept.until, name));
-        kept.slot
-    }
-
-    fn first_ended(&self, now: Now) -> Option<BlockName> {
-        let (until, name) = self.ends.first()?;
-        (*until <= now).then_some(*name)
-    }
-
-    fn any(&self) -> Option<BlockName> {
-        Some(self.ends.first()?.1)
-    }
-}
 
 impl BlockStore {
     /// The blocks that KV events call by these hashes, in their order, as far as they are known.
@@ -124,7 +36,7 @@ impl BlockStore {
         for name in names {
             let Some(known) = self.index.find(*name) else { continue };
             let slot = known.slot;
-            if !self.kept.blocks.contains_key(name) && self.kept.len() >= kept_max {
+            if !self.kept.has(*name) && self.kept.len() >= kept_max {
                 outcome.refused += 1;
                 continue;
             }

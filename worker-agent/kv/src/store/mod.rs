@@ -15,6 +15,7 @@ mod content;
 mod down;
 mod index;
 mod kept;
+mod kept_blocks;
 mod load_step;
 mod loads;
 mod owners;
@@ -39,9 +40,8 @@ mod tests;
 #[cfg(test)]
 mod tier_tests;
 
-pub use action::{Action, Filled, Found, OwnerId, RequestId, TierId};
+pub use action::{Action, Filled, ForgetOutcome, Found, KeepOutcome, OwnerId, RequestId, TierId};
 pub use content::SlotContent;
-pub use kept::{ForgetOutcome, KeepOutcome};
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
 pub use stats::{StoreStats, TierStats};
 pub use status::{HostStatus, StoreStatus, TierStatus};
@@ -50,7 +50,7 @@ use crate::Now;
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector, TenantSlots};
 use index::BlockIndex;
-use kept::KeptBlocks;
+use kept_blocks::KeptBlocks;
 use load_step::LoadStep;
 use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;

@@ -288,3 +288,29 @@ fn a_tier_that_keeps_failing_is_left_alone() {
     bench.now += Duration::from_secs(30);
     assert_eq!(bench.ask(8, 0..1).pending, 1);
 }
+
+#[test]
+fn shared_prefix_has_no_convoy() {
+    let mut bench = Bench::with_disk(16);
+    bench.found(0..8);
+    // Three requests for one prefix that is on disk, and one that computes most of it.
+    let waits = [1, 2, 3].map(|request| bench.ask(request, 0..8).pending);
+    assert_eq!(waits, [8, 8, 8]);
+    let names = names(0..8);
+    let quick = Duration::from_millis(1);
+    bench.store.ask(bench.owner, RequestId(4), &names, quick, bench.now);
+    // Each block is read once, and nobody waits for another request: only for the block.
+    let reads = bench.reads();
+    assert_eq!(reads.len(), 8);
+    for (at, read) in reads.into_iter().enumerate() {
+        bench.read_ends(read, Ok(()));
+        let mut told = bench.answers();
+        told.sort_unstable();
+        let left = 7 - at;
+        assert_eq!(told[..3], [(1, 1, left), (2, 1, left), (3, 1, left)], "after block {at}");
+    }
+    // The one that computes in a millisecond a block did not wait longer than that.
+    bench.now += Duration::from_millis(9);
+    bench.store.expire(bench.now);
+    assert_eq!(bench.store.next_deadline(), None);
+}

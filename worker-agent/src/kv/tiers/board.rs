@@ -265,6 +265,7 @@ mod tests {
             hash: Some(SequenceHash(hash)),
             parent,
             depth: hash as u32,
+            tenant: stator_kv::TenantKey::default(),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use super::news::TierNews;
 use super::pace::PrefillPace;
+use super::tier_use::{TierUse, TierUses};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use stator_engine::RequestKey;
 use stator_engine::tiers::{OuterBlock, OuterFound, OuterLookup, OuterTiers};
 use stator_kv::cache::{Client, Progress, TieredCache};
 use stator_kv::store::RequestId;
@@ -30,6 +32,7 @@ struct EngineLink {
     cache: Arc<TieredCache>,
     client: Client,
     searches: Arc<Searches>,
+    uses: Arc<TierUses>,
 }
 
 /// Searches of an engine that are not over.
@@ -58,8 +61,14 @@ impl EngineTiers {
             news.wake();
         });
         let client = cache.connect(listener);
-        let link = Arc::new(EngineLink { cache: cache.clone(), client, searches });
+        let uses = Arc::default();
+        let link = Arc::new(EngineLink { cache: cache.clone(), client, searches, uses });
         Self { link, pace, requests: 0, granted: Vec::new() }
+    }
+
+    /// What its requests used of the tiers.
+    pub(super) fn uses(&self) -> Arc<TierUses> {
+        self.link.uses.clone()
     }
 
     /// Its searches.
@@ -69,7 +78,12 @@ impl EngineTiers {
 }
 
 impl OuterTiers for EngineTiers {
-    fn look_up(&mut self, names: &[BlockName], held: usize) -> Option<Box<dyn OuterLookup>> {
+    fn look_up(
+        &mut self,
+        of: RequestKey,
+        names: &[BlockName],
+        held: usize,
+    ) -> Option<Box<dyn OuterLookup>> {
         let EngineLink { client, searches, .. } = &*self.link;
         let (held, missing) = names.split_at(held.min(names.len()));
         // What is used on the device is worth its place in host memory, too.
@@ -81,10 +95,11 @@ impl OuterTiers for EngineTiers {
         let request = RequestId(self.requests);
         // Before the question: progress may come before its answer does.
         searches.0.lock().insert(request, SearchProgress::default());
-        let lookup =
-            CacheLookup { link: self.link.clone(), request, until: Instant::now() + WAIT_MAX };
+        let begun = Instant::now();
         let found = client.ask(request, missing, self.pace.block());
         let is_empty = found.ready.is_empty() && found.pending == 0;
+        let used = TierUse { asked: missing.len(), host: found.ready.len(), ..TierUse::default() };
+        let lookup = CacheLookup { link: self.link.clone(), request, of, begun, used };
         searches.answer(request, found.ready, found.pending);
         (!is_empty).then(|| Box::new(lookup) as Box<dyn OuterLookup>)
     }
@@ -133,14 +148,17 @@ impl Searches {
 struct CacheLookup {
     link: Arc<EngineLink>,
     request: RequestId,
-    until: Instant,
+    /// The request of the engine.
+    of: RequestKey,
+    begun: Instant,
+    used: TierUse,
 }
 
 impl OuterLookup for CacheLookup {
     fn found(&mut self) -> OuterFound {
         let searches = self.link.searches.0.lock();
         let Some(search) = searches.get(&self.request) else { return OuterFound::default() };
-        let waits = Instant::now() < self.until;
+        let waits = self.begun.elapsed() < WAIT_MAX;
         let pending = search.pending.filter(|_| waits).unwrap_or(0);
         OuterFound { ready: search.slots.len(), pending }
     }
@@ -154,15 +172,22 @@ impl OuterLookup for CacheLookup {
             .get(&self.request)
             .and_then(|search| search.slots.get(block).copied());
         // The cache has compared the block with its checksum, and its slot is pinned since.
-        slot.is_some_and(|slot| {
-            self.link.cache.arena().read(slot, kv);
-            true
-        })
+        let Some(slot) = slot else { return false };
+        if self.used.loaded == 0 {
+            self.used.waited = self.begun.elapsed();
+        }
+        self.link.cache.arena().read(slot, kv);
+        self.used.loaded += 1;
+        self.used.bytes += kv.len();
+        true
     }
 }
 
 impl Drop for CacheLookup {
     fn drop(&mut self) {
+        if self.used.loaded > 0 {
+            self.link.uses.note(self.of, self.used);
+        }
         self.link.client.end(self.request);
         self.link.searches.0.lock().remove(&self.request);
     }

@@ -13,12 +13,13 @@ mod news;
 mod open;
 mod own;
 mod pace;
+mod tier_use;
 
 pub(crate) use board::{RankBoard, TierBoard};
 pub(crate) use desk::{NoTiers, OpenTiers, TierDesk};
 pub(crate) use link::EngineTiers;
 pub(crate) use news::TierNews;
-pub(crate) use open::{CacheRoom, open as open_cache};
+pub(crate) use open::{CacheRoom, open as open_cache, register};
 pub(crate) use own::TierOrder;
 
 use super::peers::{KvHolder, KvPeers};
@@ -26,8 +27,8 @@ use crate::worker::guarded::GuardedEngine;
 use closed_events::ClosedEvents;
 use link::Searches;
 use pace::PrefillPace;
-use stator_engine::Request;
 use stator_engine::named::NamedBlocks;
+use stator_engine::{Request, RequestKey};
 use stator_kv::cache::TieredCache;
 use stator_kv::{Block, TenantKey};
 use stator_protos::hash::SequenceHash;
@@ -35,6 +36,7 @@ use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::TierCosts;
 use std::sync::Arc;
 use std::time::Duration;
+use tier_use::{TierUse, TierUses};
 
 /// Time between two looks of an idle driver at the searches of its requests.
 const LOOK: Duration = Duration::from_secs(1);
@@ -45,6 +47,7 @@ pub(crate) struct WorkerTiers {
     news: Arc<TierNews>,
     pace: Arc<PrefillPace>,
     searches: Arc<Searches>,
+    uses: Arc<TierUses>,
     events: ClosedEvents,
     peers: Option<Arc<KvPeers>>,
 }
@@ -60,9 +63,14 @@ impl WorkerTiers {
     ) -> (EngineTiers, Self) {
         let pace = Arc::new(PrefillPace::new(block_size));
         let engine = EngineTiers::connect(cache, news.clone(), pace.clone());
-        let (searches, cache) = (engine.searches(), cache.clone());
+        let (searches, uses, cache) = (engine.searches(), engine.uses(), cache.clone());
         let events = ClosedEvents::new(block_size, blocks_max);
-        (engine, Self { cache, news, pace, searches, events, peers: None })
+        (engine, Self { cache, news, pace, searches, uses, events, peers: None })
+    }
+
+    /// What a request took from the tiers, once.
+    pub(crate) fn used(&self, request: RequestKey) -> Option<TierUse> {
+        self.uses.take(request)
     }
 
     /// Tiers that read from other agents, too.

@@ -10,11 +10,13 @@ use stator_kv::cache::{
     CacheSettings, CacheTier, TierEventListener, TierOpener, TierPlace, TieredCache,
 };
 use stator_kv::disk::{DiskSettings, DiskTier};
-use stator_kv::metrics::KvMetrics;
+use stator_kv::metrics::{KvMetrics, KvbmNames};
 use stator_kv::object::{ObjectSettings, ObjectTier};
 use stator_kv::store::TierSettings;
 use stator_kv::tier::Tier;
 use stator_protos::kv_event::Medium;
+use stator_runtime::metrics::Metrics;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 
@@ -33,6 +35,22 @@ pub(crate) struct CacheRoom {
     pub(crate) peers: Option<Arc<KvPeers>>,
     /// Where operators find the tiers.
     pub(crate) desk: TierDesk,
+}
+
+/// Shows the tiers' metrics, under the names that the settings ask for. Returns where the tokens of
+/// a block are to be told, once they are known.
+pub(crate) fn register(
+    counted: &KvMetrics,
+    settings: &KvTierSettings,
+    metrics: &Metrics,
+) -> Arc<AtomicU32> {
+    let block_tokens = Arc::new(AtomicU32::new(0));
+    metrics.register(|registry| counted.register(registry));
+    if settings.has_dynamo_names {
+        let names = KvbmNames { metrics: counted.clone(), block_tokens: block_tokens.clone() };
+        metrics.register(|registry| registry.register_collector(Box::new(names)));
+    }
+    block_tokens
 }
 
 /// Opens the tiers for blocks of a form, on the runtime of the caller. Reads what is on the disk.

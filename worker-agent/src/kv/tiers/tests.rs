@@ -41,6 +41,7 @@ fn settings(disk: Option<&Path>) -> KvTierSettings {
         nixl: None,
         key: None,
         tenant_share_percent: None,
+        has_dynamo_names: false,
         socket_dir: None,
     }
 }

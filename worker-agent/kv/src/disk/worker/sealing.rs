@@ -4,15 +4,8 @@ use super::Worker;
 use crate::Checksum;
 use crate::cipher::CipherTag;
 use crate::disk::device::JobMemory;
-use crate::disk::format::{PAGE_BYTES, Page};
+use crate::disk::format::PAGE_BYTES;
 use crate::tier::{TierRead, TierWrite};
-
-/// Memory between arena and disk: as much as there are blocks under way, and one block more.
-#[derive(Debug, Default)]
-pub(super) struct Staging {
-    spare: Vec<Box<[Page]>>,
-    block: Vec<u8>,
-}
 
 impl Worker {
     /// Whether payloads are encrypted.
@@ -64,15 +57,8 @@ impl Worker {
         if let JobMemory::Pages(pages) = memory
             && self.is_sealed()
             && pages.len() * PAGE_BYTES == wanted
-            && self.staging.spare.len() < self.parts.depth
         {
-            self.staging.spare.push(pages);
+            self.staging.keep(pages, self.parts.depth);
         }
-    }
-}
-
-impl Staging {
-    fn pages(&mut self, bytes: usize) -> Box<[Page]> {
-        self.spare.pop().unwrap_or_else(|| Page::zeros(bytes / PAGE_BYTES))
     }
 }
