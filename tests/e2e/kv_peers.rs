@@ -1,7 +1,7 @@
 //! Agents with the built-in engine that read KV from each other's host memory: what one has computed
 //! the other need not, and whatever becomes of the one, the other's answer is right.
 
-use crate::agents::record;
+use crate::agents::{accepted, answer, proxy, record};
 use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::suite::tokens;
 use futures::StreamExt;
@@ -255,6 +255,29 @@ async fn host_memory_of_another_agent_is_read_by_nixl() {
         }
     }
     panic!("nothing was read by NIXL: {}", reader.process.log());
+}
+
+#[tokio::test]
+async fn a_proxy_names_who_holds_a_prompt_to_the_worker_that_it_chooses() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let (first, second) =
+        (Peer::begin(home, "first", &[]).await, Peer::begin(home, "second", &[]).await);
+    let (_proxy, client) = proxy(&home.join("agents"), &["--router-pins"]).await;
+    let prompt = tokens(6, PROMPT);
+    let ask = async |peer: &Peer| {
+        let worker = peer.record.workers[0].worker.worker.to_string();
+        let client = client.clone().with_header("x-stator-worker-id", &worker);
+        answer(&accepted(&client, &prompt).await)
+    };
+    let (expected, cached) = ask(&first).await;
+    assert_eq!(cached, 0);
+    let blocks = f64::from(BLOCKS + 1);
+    first.holds("host", blocks).await;
+    gauge_becomes(&client, "stator_proxy_kv_index_blocks", blocks).await;
+    assert_eq!(ask(&second).await, (expected, CACHED as usize));
+    assert_eq!(second.read("done").await, f64::from(BLOCKS));
+    gauge_becomes(&client, "stator_proxy_kv_index_blocks", 2.0 * blocks).await;
 }
 
 #[tokio::test]
