@@ -239,7 +239,8 @@ async fn host_memory_of_another_agent_is_read_by_nixl() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let nixl = format!("--kv-nixl={}", library.display());
-    let flags = [&*secret(home, "our"), &nixl];
+    let secret = secret(home, "our");
+    let flags = [&*secret, &*nixl];
     let mut holder = Peer::begin(home, "holder", &flags).await;
     let mut reader = Peer::begin(home, "reader", &flags).await;
     let bytes = async |peer: &Peer| gauge(&peer.metrics, "stator_kv_direct_bytes_total").await;
@@ -249,7 +250,9 @@ async fn host_memory_of_another_agent_is_read_by_nixl() {
         let (expected, _) = holder.ask(&prompt, &[]).await;
         let blocks = f64::from((BLOCKS + 1) * (round + 1));
         holder.holds("host", blocks).await;
-        assert_eq!(reader.ask(&prompt, &[holder.address()]).await, (expected, CACHED));
+        // How much of it is read is up to what reading and computing have cost so far.
+        let (answer, _) = reader.ask(&prompt, &[holder.address()]).await;
+        assert_eq!(answer, expected);
         if bytes(&reader).await > Some(0.0) {
             return;
         }
