@@ -29,6 +29,7 @@ mod pool_rules;
 mod ranks;
 mod release;
 mod sglang;
+mod sglang_tiers;
 mod stages;
 mod suite;
 mod support;

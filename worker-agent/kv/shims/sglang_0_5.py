@@ -124,7 +124,8 @@ class Storage(HiCacheStorage):
 
     def register_mem_pool_host(self, pool):
         super().register_mem_pool_host(pool)
-        page = pool.get_dummy_flat_data_page()
+        # A page that is there: a new one may need memory that a driver has pinned.
+        page = pool.get_data_page(0)
         size, of = page.numel() * page.element_size(), self.config
         self.dtype, self.tokens = page.dtype, pool.page_size
         file = pathlib.Path(str(of.model_name), "config.json")
