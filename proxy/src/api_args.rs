@@ -1,10 +1,12 @@
 //! Flags of the API over a fleet: a proxy beside an engine leaves the API to the engine.
 
+use crate::standalone::StoreLimits;
 use clap::{Args, ValueEnum};
 use stator_api::UnknownFields;
+use std::time::Duration;
 
 /// Treatment of requests, whatever stands behind.
-#[derive(Args, Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct ApiArgs {
     /// Treatment of a request with a field that its API does not have, such as `temprature`. A
@@ -17,7 +19,40 @@ pub struct ApiArgs {
         value_name = "WHAT"
     )]
     pub unknown_fields: UnknownFieldsArg,
+
+    /// Origins whose web pages may use the API, comma-separated, such as https://example.org; * for
+    /// all. Without any, browsers keep pages of other origins from reading answers.
+    #[arg(long, env = "STATOR_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
+    pub cors_origins: Vec<String>,
+
+    /// Silence after which a stream gets a comment, in milliseconds, so that nobody on its way takes
+    /// it for dead: during long prefills above all. Zero sends none. Default: 15 s.
+    #[arg(long, env = "STATOR_STREAM_COMMENT_MS", default_value_t = STREAM_COMMENT_MS,
+          value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=86_400_000))]
+    pub stream_comment_ms: u64,
+
+    /// Bytes of responses of `/v1/responses` that are kept in memory for clients that come back to
+    /// them. Zero keeps none. When it is full, the tenant that holds most loses its oldest. Default:
+    /// 256 MiB.
+    #[arg(long, env = "STATOR_RESPONSES_MAX_BYTES", default_value_t = RESPONSES_MAX_BYTES,
+          value_name = "BYTES", value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
+    pub responses_max_bytes: u64,
+
+    /// Number of responses that are kept.
+    #[arg(long, env = "STATOR_RESPONSES_MAX", default_value_t = RESPONSES_MAX, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub responses_max: u32,
+
+    /// Longest time for which a response is kept, in seconds. Default: a day.
+    #[arg(long, env = "STATOR_RESPONSES_TTL_S", default_value_t = RESPONSES_TTL_S, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub responses_ttl_s: u64,
 }
+
+const STREAM_COMMENT_MS: u64 = 15_000;
+const RESPONSES_MAX_BYTES: u64 = 256 << 20;
+const RESPONSES_MAX: u32 = 100_000;
+const RESPONSES_TTL_S: u64 = 86_400;
 
 /// Values of `--unknown-fields`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -39,10 +74,31 @@ impl From<UnknownFieldsArg> for UnknownFields {
 }
 
 impl ApiArgs {
+    /// Silence after which a stream gets a comment; none where it gets none.
+    pub(crate) fn comment_pause(&self) -> Option<Duration> {
+        (self.stream_comment_ms > 0).then(|| Duration::from_millis(self.stream_comment_ms))
+    }
+
+    /// Bounds of responses that are kept.
+    pub(crate) fn store_limits(&self) -> StoreLimits {
+        StoreLimits {
+            bytes: usize::try_from(self.responses_max_bytes).unwrap_or(usize::MAX),
+            responses: self.responses_max as usize,
+            ttl: Duration::from_secs(self.responses_ttl_s),
+        }
+    }
+
     /// Faults of flags that a proxy beside an engine cannot obey.
-    pub(crate) fn faults_beside_an_engine(self) -> impl Iterator<Item = String> {
-        let ignores = self.unknown_fields == UnknownFieldsArg::Ignore;
-        let fault = "unknown-fields: the engine beside a sidecar reads the fields".to_owned();
-        ignores.then_some(fault).into_iter()
+    pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
+        let flags = [
+            (self.unknown_fields == UnknownFieldsArg::Ignore, "unknown-fields"),
+            (!self.cors_origins.is_empty(), "cors-origins"),
+            (self.stream_comment_ms != STREAM_COMMENT_MS, "stream-comment-ms"),
+            (self.responses_max_bytes != RESPONSES_MAX_BYTES, "responses-max-bytes"),
+            (self.responses_max != RESPONSES_MAX, "responses-max"),
+            (self.responses_ttl_s != RESPONSES_TTL_S, "responses-ttl-s"),
+        ];
+        let given = flags.into_iter().filter(|(is_given, _)| *is_given);
+        given.map(|(_, flag)| format!("{flag}: the engine beside a sidecar answers requests"))
     }
 }

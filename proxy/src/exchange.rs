@@ -4,8 +4,10 @@
 //! caller's business, how it gets onto the wire is this module's.
 
 mod body;
+mod coding;
 
 use crate::corked::CorkedConnection;
+use crate::cors;
 use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
 use crate::linger::linger;
@@ -20,11 +22,17 @@ use stator_api::anthropic;
 use stator_api::openai::error::ApiError;
 use stator_protos::header::{IGNORED, REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use stator_runtime::trace::Stages;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
 const REQUEST_ID_MAX_BYTES: usize = 128;
+
+/// Time from the request's head to the answer's.
+const PROCESSING_MS: &str = "openai-processing-ms";
+/// Values of this header that are made once.
+const USUAL_MS: u16 = 4096;
 
 /// The client has gone; nobody reads what would be written.
 #[derive(Debug)]
@@ -37,6 +45,10 @@ pub(crate) struct Exchange {
     status: Option<StatusCode>,
     /// Names of the request's fields that change nothing, for the client.
     ignored: Option<HeaderValue>,
+    /// The origin of a web page that may read the answer.
+    origin: Option<HeaderValue>,
+    /// Time at which its head was there.
+    started: Instant,
     reusable: bool,
     /// Whether the client takes no more of the answer.
     gone: bool,
@@ -59,6 +71,8 @@ impl Exchange {
             request_id,
             status: None,
             ignored: None,
+            origin: None,
+            started: Instant::now(),
             reusable: true,
             gone: false,
             door,
@@ -78,6 +92,11 @@ impl Exchange {
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
         // Names that a client made up may be no text of a header.
         self.ignored = fields.and_then(|fields| HeaderValue::from_str(fields).ok());
+    }
+
+    /// Has a web page of this origin read the answer.
+    pub(crate) fn allow_origin(&mut self, origin: Option<HeaderValue>) {
+        self.origin = origin;
     }
 
     /// The request's spans.
@@ -106,6 +125,11 @@ impl Exchange {
     pub(crate) fn admit(&mut self, key: Option<Account>) -> Result<(), ApiError> {
         self.admission = Some(self.door.admit(&self.client, key)?);
         Ok(())
+    }
+
+    /// The request's place, for work that goes on when the exchange is over.
+    pub(crate) fn take_admission(&mut self) -> Option<Admission> {
+        self.admission.take()
     }
 
     /// Gives the room of the request's body to others: the body is no longer kept.
@@ -208,6 +232,10 @@ impl Exchange {
         }
         if let Some(allow) = error.allow {
             extra.push((header::ALLOW, HeaderValue::from_static(allow)));
+        }
+        if error.status == StatusCode::NOT_IMPLEMENTED {
+            let never = HeaderValue::from_static("false");
+            extra.push((HeaderName::from_static("x-should-retry"), never));
         }
         if error.status == StatusCode::UNAUTHORIZED {
             extra.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
@@ -356,7 +384,7 @@ impl Exchange {
         if !self.reusable {
             self.session.set_keepalive(None);
         }
-        let mut head = ResponseHeader::build(status, Some(8)).expect("a status code is valid");
+        let mut head = ResponseHeader::build(status, Some(12)).expect("a status code is valid");
         let own = [
             (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
             (HeaderName::from_static(REQUEST_ID), self.request_id.clone()),
@@ -365,12 +393,23 @@ impl Exchange {
         // Anthropic's clients look for the identity under another name.
         let second = anthropic::error::owns(self.path())
             .then(|| (HeaderName::from_static("request-id"), self.request_id.clone()));
-        let own = own.into_iter().chain(ignored).chain(second);
+        let time = (HeaderName::from_static(PROCESSING_MS), milliseconds(self.started.elapsed()));
+        let page = self.origin.take().map(cors::headers).into_iter().flatten();
+        let own = own.into_iter().chain(ignored).chain(second).chain([time]).chain(page);
         for (name, value) in own.chain(extra.iter().cloned()) {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         head
     }
+}
+
+/// Milliseconds as a header's value: those that are usual are made once.
+fn milliseconds(time: Duration) -> HeaderValue {
+    static USUAL: LazyLock<Vec<HeaderValue>> =
+        LazyLock::new(|| (0..USUAL_MS).map(HeaderValue::from).collect());
+    let milliseconds = time.as_millis();
+    let usual = usize::try_from(milliseconds).ok().and_then(|at| USUAL.get(at).cloned());
+    usual.unwrap_or_else(|| HeaderValue::from(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
 }
 
 fn kept_request_id(session: &ServerSession) -> Option<HeaderValue> {

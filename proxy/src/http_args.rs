@@ -52,6 +52,12 @@ pub struct HttpArgs {
     #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
     pub cert_path: Option<PathBuf>,
 
+    /// PEM file with certificate authorities: a client without a certificate from one of them is
+    /// refused at its connection (mTLS). The file is read again when it changes. Needs
+    /// `secure-serving`.
+    #[arg(long, env = "STATOR_CLIENT_CA_FILE", value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+
     /// Limits of clients: sizes, connections and waits.
     #[command(flatten)]
     pub door: DoorArgs,
@@ -120,10 +126,13 @@ impl HttpArgs {
         if self.cert_path.is_some() && !self.secure_serving {
             faults.push("cert-path: needs secure-serving".to_owned());
         }
+        if self.client_ca_file.is_some() && !self.secure_serving {
+            faults.push("client-ca-file: needs secure-serving".to_owned());
+        }
         let own = tls::CertificateSource::SelfSigned { names: Vec::new() };
         self.secure_serving.then(|| tls::ServerSettings {
             certificate: self.cert_path.clone().map_or(own, tls::CertificateSource::Folder),
-            client_ca: None,
+            client_ca: self.client_ca_file.clone(),
             reload: true,
             min_version: tls::Version::default(),
             alpn: vec!["http/1.1".to_owned()],
@@ -136,5 +145,35 @@ impl HttpArgs {
             lame_duck: self.lame_duck_ms.map_or(LAME_DUCK, Duration::from_millis),
             drain_timeout: Duration::from_secs(self.drain_timeout_s),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+
+    fn args(flags: &[&str]) -> HttpArgs {
+        let command = HttpArgs::augment_args(Command::new("proxy").no_binary_name(true));
+        let matches = command.try_get_matches_from(flags).expect("flags that exist");
+        HttpArgs::from_arg_matches(&matches).expect("sound values")
+    }
+
+    #[test]
+    fn flags_of_tls_need_tls() {
+        let tls = |flags: &[&str]| {
+            let mut faults = Vec::new();
+            let tls = args(flags).tls(&mut faults);
+            (tls, faults)
+        };
+        let (secure, faults) = tls(&["--secure-serving", "--client-ca-file=ca.pem"]);
+        assert_eq!(secure.and_then(|tls| tls.client_ca), Some("ca.pem".into()));
+        assert!(faults.is_empty(), "{faults:?}");
+        let (plain, faults) = tls(&["--client-ca-file=ca.pem", "--cert-path=dir"]);
+        assert!(plain.is_none());
+        assert_eq!(
+            faults,
+            ["cert-path: needs secure-serving", "client-ca-file: needs secure-serving"]
+        );
     }
 }

@@ -7,6 +7,7 @@
 
 mod api_args;
 mod corked;
+mod cors;
 mod deadlines;
 mod door;
 mod ending;

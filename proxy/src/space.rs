@@ -114,10 +114,18 @@ impl Account {
 
 /// The space of one request. The common space is without a salt, so that its block hashes are
 /// those of NVIDIA Dynamo.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct PrefixSpace(Option<Digest>);
 
 impl PrefixSpace {
+    /// A space of the tests.
+    #[cfg(test)]
+    pub(crate) fn of_tests(number: u64) -> Self {
+        let mut digest = Digest::default();
+        digest[..8].copy_from_slice(&number.to_le_bytes());
+        Self(Some(digest))
+    }
+
     /// The cache salt that stands for the space: 32 hexadecimal digits, or none.
     pub(crate) fn salt(&self) -> Option<String> {
         let digest = self.0?;

@@ -46,13 +46,18 @@ enum Action {
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
-const SIDECAR_REFUSES: [&str; 6] = [
+const SIDECAR_REFUSES: [&str; 11] = [
     "api_key",
     "api_keys_file",
     "shared_prefixes",
     "prefix_secret_file",
     "key_share_percent",
     "unknown_fields",
+    "cors_origins",
+    "stream_comment_ms",
+    "responses_max_bytes",
+    "responses_max",
+    "responses_ttl_s",
 ];
 
 /// Role of the process.

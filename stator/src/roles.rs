@@ -32,7 +32,18 @@ const CLIENT_LIMITS: &[&str] = &[
 const KEY_LIMITS: &[&str] = &["key-share-percent"];
 
 /// Treatment of requests that is right for nearly everybody.
-const API_DETAILS: &[&str] = &["unknown-fields", "tool-call-parser", "reasoning-parser"];
+const API_DETAILS: &[&str] = &[
+    "unknown-fields",
+    "cors-origins",
+    "client-ca-file",
+    "prefix-secret-file",
+    "tool-call-parser",
+    "reasoning-parser",
+];
+
+/// Bounds of responses that are kept.
+const KEPT_RESPONSES: &[&str] =
+    &["responses-max-bytes", "responses-max", "responses-ttl-s", "stream-comment-ms"];
 
 /// Weights of placement.
 const ROUTER_WEIGHTS: &[&str] = &[
@@ -157,7 +168,14 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
             ("stator up", "two workers with the bundled model, on port 8000"),
             ("stator up --model /models/Qwen3-0.6B --workers 1", "a model of yours, on the CPU"),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, ROUTER_WEIGHTS, UP_DETAILS],
+        experts: &[
+            CLIENT_LIMITS,
+            KEY_LIMITS,
+            API_DETAILS,
+            KEPT_RESPONSES,
+            ROUTER_WEIGHTS,
+            UP_DETAILS,
+        ],
     },
     RoleHelp {
         name: "proxy",
@@ -181,7 +199,7 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
                 "before a fleet, for clients with a key",
             ),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, ROUTER_WEIGHTS],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, KEPT_RESPONSES, ROUTER_WEIGHTS],
     },
     RoleHelp {
         name: "sidecar",

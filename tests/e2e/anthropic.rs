@@ -40,10 +40,9 @@ async fn a_key_comes_in_either_header_and_errors_have_the_apis_shape() {
     );
     assert_eq!(body["request_id"], refused.headers["request-id"].to_str().expect("text"));
     let client = up.client.clone().with_header("x-api-key", "secret");
-    for (path, kind) in [
-        ("/v1/messages/batches", "not_found_error"),
-        ("/v1/messages/count_tokens", "not_found_error"),
-    ] {
+    for (path, kind) in
+        [("/v1/messages/batches", "api_error"), ("/v1/messages/count_tokens", "not_found_error")]
+    {
         assert_eq!(client.get(path).await.json()["error"]["type"], kind, "{path}");
     }
 }

@@ -28,6 +28,7 @@ mod passage;
 mod pool_rules;
 mod ranks;
 mod release;
+mod responses;
 mod sglang;
 mod sglang_tiers;
 mod stages;

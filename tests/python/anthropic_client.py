@@ -110,6 +110,13 @@ def claude_code_reuses_its_prefix():
     assert again.usage.cache_read_input_tokens >= 128, again.usage
 
 
+def models_are_listed():
+    listed = client.models.list().data
+    assert [known.id for known in listed] == [model] and listed[0].type == "model", listed
+    assert listed[0].created_at.year >= 2020 and listed[0].max_input_tokens > 0
+    assert client.models.retrieve(model).display_name == model
+
+
 def errors():
     error = raised(anthropic.NotFoundError, lambda: ask(model="no-such-model"))
     assert error.body["type"] == "error" and error.body["error"]["type"] == "not_found_error", error.body
@@ -120,13 +127,14 @@ def errors():
     error = raised(anthropic.BadRequestError, lambda: ask(messages=[{"role": "user", "content": [image]}]))
     assert "messages[0].content[0]" in error.message and "image" in error.message
     raised(anthropic.BadRequestError, lambda: ask(max_tokens=0))
-    raised(anthropic.NotFoundError, lambda: client.messages.batches.list())
+    error = raised(anthropic.APIStatusError, lambda: client.messages.batches.list())
+    assert error.status_code == 501, error.status_code
 
 
 for check in (
     whole_message, cached_tokens_are_counted_apart, a_stream_adds_up_to_the_whole_message,
     tokens_are_counted_exactly, a_stop_sequence_is_named, a_turn_of_tools_is_understood,
-    an_answer_is_continued, claude_code_reuses_its_prefix, errors,
+    an_answer_is_continued, claude_code_reuses_its_prefix, models_are_listed, errors,
 ):
     check()
     print("ok", check.__name__)

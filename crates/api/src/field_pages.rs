@@ -3,6 +3,7 @@
 use crate::anthropic::body::MessagesBody;
 use crate::field_rules::{self, Standing};
 use crate::openai::body::Body;
+use crate::responses::body::ResponsesBody;
 use stator_body::Api;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,6 +27,7 @@ fn the_manual_lists_every_field() {
     for (api, fields) in [
         (Api::ChatCompletions, Body::FIELDS),
         (Api::Completions, Body::FIELDS),
+        (Api::Responses, ResponsesBody::FIELDS),
         (Api::Messages, MessagesBody::FIELDS),
     ] {
         section(&mut page, api, fields);

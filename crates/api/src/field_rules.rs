@@ -41,9 +41,9 @@ const ALL: &[Api] =
 /// Every rule.
 pub const RULES: &[FieldRule] = &[
     honoured(ALL, "priority", "urgency; smaller is sooner, as in vLLM"),
-    ignored(OPENAI, "user", "a name of the client's user"),
-    ignored(OPENAI, "safety_identifier", "a name of the client's user"),
-    ignored(OPENAI, "metadata", "notes of the client"),
+    ignored(BOTH, "user", "a name of the client's user"),
+    ignored(BOTH, "safety_identifier", "a name of the client's user"),
+    ignored(BOTH, "metadata", "notes of the client"),
     ignored(OPENAI, "prompt_cache_retention", "prefixes stay cached while there is room"),
     ignored(OPENAI, "prompt_cache_options", "prefixes are cached without being asked"),
     ignored(CHAT, "prediction", "it makes an answer faster, never different"),
@@ -89,6 +89,7 @@ pub const RULES: &[FieldRule] = &[
     ignored(ALL, "nvext.dp_rank", "a header names the rank"),
     ignored(ALL, "nvext.prefill_dp_rank", "a header names the rank"),
     refused(ALL, "nvext.metadata_upload", "nothing is uploaded"),
+    refused(RESPONSES, "background_options", "the queue decides when work begins"),
     refused(RESPONSES, "access_programs", "it belongs to OpenAI's servers"),
     refused(RESPONSES, "context_management", "conversations are not compacted here"),
     refused(RESPONSES, "conversation", "conversations are not kept; previous_response_id is"),

@@ -118,7 +118,7 @@ impl Exchange {
         Ok(body.freeze())
     }
 
-    async fn make_room(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub(super) async fn make_room(&mut self, bytes: usize) -> Result<(), ApiError> {
         match &mut self.admission {
             Some(admission) => self.door.make_room(admission, bytes).await,
             None => Ok(()),

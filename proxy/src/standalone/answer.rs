@@ -128,14 +128,14 @@ impl Answer {
     }
 
     /// Appends what a stream begins with.
-    pub(crate) fn begin(&self, writer: &AnswerEvents, events: &mut Vec<u8>) {
+    pub(crate) fn begin(&self, writer: &mut AnswerEvents, events: &mut Vec<u8>) {
         // A request has few choices.
         writer.begin(events, self.choices.len() as u32, self.usage);
     }
 
-    /// Appends events for each choice that has something new: one, or several where text came
-    /// behind a call.
-    pub(crate) fn write(&mut self, writer: &mut AnswerEvents, events: &mut Vec<u8>) {
+    /// Hands on a delta for each choice that has something new, with the usage so far; several
+    /// where text came behind a call.
+    pub(crate) fn write(&mut self, mut each: impl FnMut(&Delta<'_>, Usage)) {
         for (number, choice) in (0..).zip(&mut self.choices) {
             let ends = choice.finish.is_some() && !choice.written;
             if !choice.has_news() && !ends {
@@ -153,7 +153,7 @@ impl Answer {
                     token_ids: (self.with_ids && at == 0).then_some(&choice.token_ids),
                     ..if at == last { choice.ending() } else { Delta::default() }
                 };
-                writer.delta(events, &delta, self.usage);
+                each(&delta, self.usage);
             }
             choice.written |= ends;
             choice.clear();

@@ -80,12 +80,12 @@ impl Catalog {
         Self { markup, ..Self::default() }
     }
 
-    /// The body of the list of all models, each followed by its adapters.
+    /// The listings of all models, each followed by its adapters.
     ///
     /// # Errors
     ///
     /// 503 before all of them are known.
-    pub(crate) fn list(&self) -> Result<Vec<u8>, ApiError> {
+    pub(crate) fn list(&self) -> Result<Vec<listing::Entry>, ApiError> {
         if !self.complete.load(Ordering::Acquire) {
             return Err(not_known_yet());
         }
@@ -98,17 +98,47 @@ impl Catalog {
             let adapters = adapters.filter(|adapter| !models.contains_key(&**adapter));
             entries.extend(adapters.map(|adapter| known.entry(&adapter)));
         }
-        Ok(listing::list(&entries))
+        Ok(entries)
     }
 
-    /// The body that describes a model or an adapter.
+    /// The listing of a model or an adapter.
     ///
     /// # Errors
     ///
     /// As [`Catalog::find`].
-    pub(crate) fn describe(&self, name: &str) -> Result<Vec<u8>, ApiError> {
+    pub(crate) fn describe(&self, name: &str) -> Result<listing::Entry, ApiError> {
         let known = self.known(name).ok_or_else(|| self.unknown(name))?;
-        Ok(listing::one(&known.entry(name)))
+        Ok(known.entry(name))
+    }
+
+    /// The model of this name that this proxy speaks for; without a name the only one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::find`]; 400 where there are several models and no name.
+    pub(crate) fn find_or_only(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+        if let Some(name) = name {
+            return self.find(name);
+        }
+        let models = self.models.load();
+        let mut spoken = models.values().filter_map(|known| match &known.kind {
+            Kind::Spoken(served) => Some(served),
+            Kind::Passed(_) => None,
+        });
+        match (spoken.next(), spoken.next()) {
+            (Some(only), None) => Ok(only.clone()),
+            _ => Err(ApiError::missing("model")),
+        }
+    }
+
+    /// Whether the model or adapter of this name has a worker that takes requests.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::find`].
+    pub(crate) fn is_ready(&self, name: &str) -> Result<bool, ApiError> {
+        let known = self.known(name).ok_or_else(|| self.unknown(name))?;
+        Ok(known.pool().accepting() > 0)
     }
 
     /// The model of this name that this proxy speaks for.

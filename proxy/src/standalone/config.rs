@@ -2,7 +2,9 @@
 
 use super::absence::Absence;
 use super::given::GivenFlags;
+use super::responses::StoreLimits;
 use super::routing::RouterArgs;
+use crate::cors::AllowedOrigins;
 use crate::door::DoorSettings;
 use crate::ending::Ending;
 use crate::http_args::{HttpArgs, MetricsArgs};
@@ -69,6 +71,12 @@ pub struct ProxySettings {
     pub(crate) door: DoorSettings,
     /// Treatment of fields that no API has.
     pub(crate) unknown_fields: UnknownFields,
+    /// Bounds of responses that are kept.
+    pub(crate) responses: StoreLimits,
+    /// Origins whose web pages may use the API.
+    pub(crate) origins: AllowedOrigins,
+    /// Silence after which a stream gets a comment.
+    pub(crate) comment_pause: Option<Duration>,
     pub(crate) first_token_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) ending: Ending,
@@ -114,6 +122,7 @@ impl ProxySettings {
         let mut faults = Vec::new();
         let keys = ApiKeys::load(http.keys.clone(), &mut faults);
         let tls = http.tls(&mut faults);
+        let origins = AllowedOrigins::new(&http.api.cors_origins, &mut faults);
         let door = http.door.settings(&mut faults);
         let placement = router.placement(&mut faults);
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
@@ -136,6 +145,9 @@ impl ProxySettings {
             tls,
             passage: Passage::default(),
             unknown_fields: http.api.unknown_fields.into(),
+            responses: http.api.store_limits(),
+            origins,
+            comment_pause: http.api.comment_pause(),
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             migration_limit: router.migration_limit,

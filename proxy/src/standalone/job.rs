@@ -2,24 +2,30 @@
 
 use super::catalog::{Catalog, ServedModel};
 use super::client::Client;
+use super::clock::created;
 use super::config::ProxySettings;
+use super::encode::tokens;
+use super::fitting::fitted;
 use super::plan::Plan;
 use super::reading::AnswerReading;
+use super::responses::{
+    PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
+};
 use crate::exchange::Exchange;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
+use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
-use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt};
-use stator_model::{Model, PromptError};
+use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, responses};
+use stator_model::Model;
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
 use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID};
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// A checked and tokenized request.
 pub(crate) struct Job {
@@ -35,6 +41,10 @@ pub(crate) struct Job {
     pub form: AnswerForm,
     /// Names of the request's fields that change nothing.
     pub ignored: Option<String>,
+    /// The id of a response, without its prefix.
+    pub response_id: Option<String>,
+    /// Keeps the response.
+    pub keeper: Option<ResponseKeeper>,
     pub plan: Plan,
 }
 
@@ -49,17 +59,26 @@ pub(crate) fn prepare(
     catalog: &Catalog,
     client: Client<'_>,
     settings: &ProxySettings,
+    store: &SharedStore,
 ) -> Result<Job, ApiError> {
     let exchange = client.exchange;
     let trace = exchange.trace();
     let notes = FieldNotes::new(settings.unknown_fields);
-    let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } =
-        stator_api::read(api, body, &notes)?;
+    let mut earlier = Vec::new();
+    let read = match api {
+        Api::Responses => read_response(body, &notes, client, store, &mut earlier)?,
+        api => ReadRequest { request: stator_api::read(api, body, &notes)?, response: None },
+    };
+    let response = read.response;
+    let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } = read.request;
     let served = catalog.find(&model)?;
     trace.enter("tokenize");
-    let prompts = tokens(&served.model, &input)?;
-    trace.leave();
     let echo = echoes(&served.model, &input);
+    let prompts = match &response {
+        Some(response) if response.form.truncates => fitted(&served, input, &options)?,
+        _ => tokens(&served.model, &input)?,
+    };
+    trace.leave();
     let model_name = model.into_owned();
     trace.set("gen_ai.request.model", model_name.clone());
     options.open = options.open.or(served.model.sampling_defaults());
@@ -76,30 +95,124 @@ pub(crate) fn prepare(
         _ => None,
     };
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
+    let asked = AskedWork {
+        model_name: &model_name,
+        options: &options,
+        sampling,
+        affinity: affinity.as_deref(),
+    };
+    let plan = plan(body, client, settings, record, asked)?;
+    let ignored = notes.ignored();
+    let form = answer_form(api, &options, record, response.as_ref());
+    let (response_id, keeper) = response.map_or((None, None), |read| (Some(read.id), read.keeper));
+    Ok(Job {
+        served,
+        model_name,
+        prompts,
+        echo,
+        options,
+        reading,
+        form,
+        ignored,
+        response_id,
+        keeper,
+        plan,
+    })
+}
+
+/// Parts of a request that its plan is made of.
+struct AskedWork<'a> {
+    model_name: &'a str,
+    options: &'a GenerateOptions,
+    sampling: Sampling,
+    affinity: Option<&'a str>,
+}
+
+/// The plan for all prompts of a request.
+fn plan(
+    body: &[u8],
+    client: Client<'_>,
+    settings: &ProxySettings,
+    record: &ModelRecord,
+    asked: AskedWork<'_>,
+) -> Result<Plan, ApiError> {
+    let AskedWork { model_name, options, sampling, affinity } = asked;
+    let exchange = client.exchange;
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let said = SteeringHeaders::of(|name| exchange.header(name));
-    let plan = Plan {
+    Ok(Plan {
         choices: options.n,
         sampling,
         cache_salt: space.salt(),
         // A model is found by its own name, or by that of one of its adapters.
-        adapter: (model_name != record.name).then(|| model_name.clone()),
+        adapter: (model_name != record.name).then(|| model_name.to_owned()),
         request_id: exchange.request_id().to_owned(),
         traceparent: exchange.traceparent().map(str::to_owned),
         tracestate: exchange.tracestate().map(str::to_owned),
         guided: options.guide_field,
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name_hash)),
-        session: said.session().or(affinity.as_deref()).map(|text| space.session(text)),
+        session: said.session().or(affinity).map(|text| space.session(text)),
         steering: Steering {
             pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,
             ..Steering::read(body, said, settings.priority_max)?
         },
+    })
+}
+
+/// The form in which the client gets the answer.
+fn answer_form(
+    api: Api,
+    options: &GenerateOptions,
+    record: &ModelRecord,
+    response: Option<&NewResponse>,
+) -> AnswerForm {
+    AnswerForm {
+        api,
+        usage: UsageMode::new(options.include_usage, options.continuous_usage_stats),
+        limit: AnswerLimit(record.context_length),
+        echo: response.map(|response| response.form.echo.clone()),
+        now: created,
+    }
+}
+
+/// A request, and what only the Responses API says.
+struct ReadRequest<'a> {
+    request: GenerateRequest<'a>,
+    response: Option<NewResponse>,
+}
+
+/// A response that is asked for.
+struct NewResponse {
+    id: String,
+    form: ResponseForm,
+    keeper: Option<ResponseKeeper>,
+}
+
+/// Reads a request for a response; `earlier` gets the items of the responses that it continues.
+fn read_response<'a>(
+    body: &'a [u8],
+    notes: &FieldNotes,
+    client: Client<'_>,
+    store: &SharedStore,
+    earlier: &'a mut PreviousItems,
+) -> Result<ReadRequest<'a>, ApiError> {
+    let body = responses::parse(body, notes)?;
+    // The tenant's, whatever prefixes the request shares: a client that reads a response again
+    // has no body to say so.
+    let space = client.space(None, None)?;
+    *earlier = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
+    let id = new_id();
+    let place = ResponsePlace { id: &id, keeps: store.keeps() };
+    let CheckedResponse { request, form } = responses::check(body, earlier, place, notes)?;
+    let keeping = ResponseKeeping {
+        space,
+        earlier: earlier.clone(),
+        input: form.input.clone(),
+        background: form.background,
     };
-    let usage = UsageMode::new(options.include_usage, options.continuous_usage_stats);
-    let ignored = notes.ignored();
-    let form = AnswerForm { api, usage, limit: AnswerLimit(record.context_length) };
-    Ok(Job { served, model_name, prompts, echo, options, reading, form, ignored, plan })
+    let keeper = form.store.then(|| ResponseKeeper::new(store.clone(), keeping));
+    Ok(ReadRequest { request, response: Some(NewResponse { id, form, keeper }) })
 }
 
 /// Tokens of the prompt that a body asks for.
@@ -112,8 +225,18 @@ pub(crate) fn count(
     api: Api,
     catalog: &Catalog,
     notes: &FieldNotes,
+    earlier: impl FnOnce(Option<&str>) -> Result<PreviousItems, ApiError>,
 ) -> Result<usize, ApiError> {
-    let GenerateRequest { model, input, .. } = stator_api::read(api, body, notes)?;
+    let items;
+    let GenerateRequest { model, input, .. } = match api {
+        Api::Responses => {
+            let body = responses::parse(body, notes)?;
+            items = earlier(body.previous_response_id.as_ref().map(|id| &*id.0))?;
+            let place = ResponsePlace { id: "", keeps: true };
+            responses::check(body, &items, place, notes)?.request
+        }
+        api => stator_api::read(api, body, notes)?,
+    };
     let served = catalog.find(&model)?;
     let prompts = tokens(&served.model, &input)?;
     Ok(prompts.iter().map(|prompt| prompt.len()).sum())
@@ -131,41 +254,6 @@ fn clamp_max_tokens(model: &ModelRecord, options: &mut GenerateOptions, prompts:
 pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
     let keys = ["authorization", API_KEY, AZURE_KEY];
     keys.into_iter().find_map(|name| exchange.header(name)).or_else(|| exchange.header(FAIRNESS_ID))
-}
-
-/// The tokens of each prompt.
-fn tokens(model: &Model, input: &Input<'_>) -> Result<Vec<Arc<[u32]>>, ApiError> {
-    match input {
-        Input::Conversation(conversation) => {
-            let ids = model.encode_chat(conversation, SystemTime::now());
-            Ok(vec![ids.map_err(|error| refusal("messages", &error))?.into()])
-        }
-        Input::Prompts { prompts, add_special_tokens, .. } => {
-            let encode = |prompt: &Prompt<'_>| match prompt {
-                Prompt::Text(text) => {
-                    let ids = model.encode_prompt(text, *add_special_tokens);
-                    Ok(ids.map_err(|error| refusal("prompt", &error))?.into())
-                }
-                Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
-            };
-            prompts.iter().map(encode).collect()
-        }
-    }
-}
-
-/// The client's error for an input that does not become tokens. `param` has the text.
-fn refusal(param: &str, error: &PromptError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        PromptError::NoTemplate { .. } => ApiError::invalid("model", message),
-        PromptError::Template(_) => ApiError::invalid("messages", message),
-        PromptError::NothingToContinue => ApiError::impossible("continue_final_message", message),
-        PromptError::LastMessageLeftOut => ApiError::invalid("continue_final_message", message),
-        PromptError::TooLong { .. } => {
-            ApiError::bad_request(message).with_code("context_length_exceeded").with_param(param)
-        }
-        PromptError::Tokenizer(_) => ApiError::invalid(param, message),
-    }
 }
 
 /// The text of each prompt, where it is to be repeated.

@@ -45,6 +45,65 @@ fn push(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
+/// The list as Anthropic's clients read it: one page with all.
+pub(crate) fn list_for_anthropic(entries: &[Entry]) -> Vec<u8> {
+    let mut out = b"{\"data\":[".to_vec();
+    for (place, entry) in entries.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        push_for_anthropic(&mut out, entry);
+    }
+    out.extend_from_slice(b"],\"has_more\":false");
+    for (name, entry) in [("first_id", entries.first()), ("last_id", entries.last())] {
+        out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+        match entry {
+            Some(entry) => push_json_str(&mut out, &entry.model.id),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+    out.push(b'}');
+    out
+}
+
+/// One of them as Anthropic's clients read it.
+pub(crate) fn one_for_anthropic(entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_for_anthropic(&mut out, entry);
+    out
+}
+
+fn push_for_anthropic(out: &mut Vec<u8>, entry: &Entry) {
+    let ModelEntry { id, created, max_model_len } = &entry.model;
+    out.extend_from_slice(b"{\"type\":\"model\",\"id\":");
+    push_json_str(out, id);
+    out.extend_from_slice(b",\"display_name\":");
+    push_json_str(out, id);
+    let rest = format!(
+        ",\"created_at\":\"{}\",\"max_input_tokens\":{max_model_len},\"max_tokens\":{max_model_len}}}",
+        date(*created)
+    );
+    out.extend_from_slice(rest.as_bytes());
+}
+
+/// A time in seconds since 1970 as RFC 3339 has it, in UTC.
+///
+/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for
+/// days since 1970.
+fn date(seconds: u64) -> String {
+    let (days, clock) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,8 +119,23 @@ mod tests {
     }
 
     #[test]
+    fn anthropics_clients_get_their_own_shape() {
+        let entries = [entry("a/b", None), entry("c", Some("a/b"))];
+        let list = parsed(&list_for_anthropic(&entries));
+        let first = json!({"type": "model", "id": "a/b", "display_name": "a/b",
+            "created_at": "1970-01-01T00:00:07Z", "max_input_tokens": 512, "max_tokens": 512});
+        assert_eq!(list["data"][0], first);
+        assert_eq!((&list["first_id"], &list["last_id"]), (&json!("a/b"), &json!("c")));
+        assert_eq!(parsed(&one_for_anthropic(&entries[0])), first);
+        assert_eq!(parsed(&list_for_anthropic(&[]))["first_id"], Value::Null);
+        assert_eq!(date(951_868_800), "2000-03-01T00:00:00Z");
+        assert_eq!(date(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+
+    #[test]
     fn adapters_are_models_with_a_parent() {
-        let plain = json!({"id": "a/b", "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512});
+        let plain = json!({"id": "a/b", "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512,
+            "modalities": {"input": ["text"], "output": ["text"]}});
         let mut tuned = plain.clone();
         tuned["id"] = json!("c\"d");
         tuned["parent"] = json!("a/b");

@@ -1,5 +1,6 @@
 //! Metrics of the proxy; all names stand here.
 
+use super::responses::StoreUse;
 use crate::upstream::passage::{REMOVED_HELP, RemovedFields};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -41,6 +42,7 @@ pub(crate) struct FleetGauges {
     pub index_blocks: usize,
     pub index_dropped: u64,
     pub requests_waiting: u64,
+    pub kept: StoreUse,
 }
 
 /// Reads them.
@@ -238,10 +240,13 @@ impl fmt::Debug for FleetReader {
 
 impl Collector for FleetReader {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let FleetGauges { workers, index_blocks, index_dropped, requests_waiting } = (self.0)();
+        let FleetGauges { workers, index_blocks, index_dropped, requests_waiting, kept } =
+            (self.0)();
         for (name, help, value) in [
             ("requests_waiting", "Prompts that wait for a worker.", requests_waiting as i64),
             ("workers", "Workers that take requests.", workers as i64),
+            ("responses_kept", "Responses that clients may ask for again.", kept.responses as i64),
+            ("responses_kept_bytes", "Memory of these responses, about.", kept.bytes as i64),
             (
                 "kv_index_blocks",
                 "Entries of the KV index, one per block and worker.",

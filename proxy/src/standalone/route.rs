@@ -1,5 +1,6 @@
 //! Routes of requests.
 
+use super::responses::ResponseRoute;
 use http::Method;
 use stator_api::Api;
 use stator_api::openai::ApiError;
@@ -13,10 +14,20 @@ pub(crate) enum Route<'a> {
     Count(Api),
     /// API that this proxy serves for no model, and that engines may serve themselves.
     Engine(Api),
+    /// Something about a response that is kept.
+    Response(ResponseRoute<'a>),
     /// All models.
     Models,
     /// One model, by name.
     Model(&'a str),
+    /// Whether a model has a worker that takes requests.
+    Ready(&'a str),
+    /// Tokens of a text or a conversation.
+    Tokenize,
+    /// Text of tokens.
+    Detokenize,
+    /// Version of this program.
+    Version,
     /// Whether requests are welcome.
     Health,
     /// Whether the process runs.
@@ -25,8 +36,11 @@ pub(crate) enum Route<'a> {
     Metrics,
     /// This API, described.
     OpenApi,
+    /// A page for people: to chat, or to read what the API is.
+    Page(&'static str),
 }
 
+const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
 
@@ -39,15 +53,17 @@ impl<'a> Route<'a> {
     pub(crate) fn find(method: &Method, path: &'a str) -> Result<Self, ApiError> {
         let (route, allow) = match path {
             "/v1/models" => (Self::Models, GET),
-            "/health" => (Self::Health, GET),
+            INPUT_TOKENS => (Self::Count(Api::Responses), POST),
+            "/health" | "/ping" => (Self::Health, GET),
+            "/version" => (Self::Version, GET),
+            "/tokenize" | "/v1/tokenize" => (Self::Tokenize, POST),
+            "/detokenize" | "/v1/detokenize" => (Self::Detokenize, POST),
             "/live" => (Self::Live, GET),
             "/metrics" => (Self::Metrics, GET),
             "/openapi.json" => (Self::OpenApi, GET),
-            _ => match (Self::of_api(path), path.strip_prefix("/v1/models/")) {
-                (Some(route), _) => (route, POST),
-                (None, Some(name)) if !name.is_empty() => (Self::Model(name), GET),
-                _ => return Err(ApiError::unknown_route(method.as_str(), path)),
-            },
+            "/" => (Self::Page(include_str!("page.html")), GET),
+            "/docs" => (Self::Page(include_str!("docs.html")), GET),
+            _ => Self::of_path(method, path).ok_or_else(|| absent(method.as_str(), path))?,
         };
         match allow.split(", ").any(|allowed| allowed == method.as_str()) {
             true => Ok(route),
@@ -55,13 +71,30 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// The route of a path that is an API's or holds a name, and its methods.
+    fn of_path(method: &Method, path: &'a str) -> Option<(Self, &'static str)> {
+        if let Some(route) = Self::of_api(path) {
+            return Some((route, POST));
+        }
+        if let Some(name) = path.strip_prefix("/v1/models/").filter(|name| !name.is_empty()) {
+            let route = match name.strip_suffix("/ready").filter(|name| !name.is_empty()) {
+                Some(name) => Self::Ready(name),
+                None => Self::Model(name),
+            };
+            return Some((route, GET));
+        }
+        let rest = path.strip_prefix("/v1/responses/").filter(|rest| !rest.is_empty())?;
+        let (route, allow) = ResponseRoute::find(rest, method.as_str())?;
+        Some((Self::Response(route), allow))
+    }
+
     fn of_api(path: &str) -> Option<Self> {
         match Api::at(path)? {
-            api @ (Api::ChatCompletions | Api::Completions | Api::Messages) => {
+            api @ (Api::ChatCompletions | Api::Completions | Api::Messages | Api::Responses) => {
                 Some(Self::Generate(api))
             }
             api @ Api::CountTokens => Some(Self::Count(api)),
-            api @ (Api::Embeddings | Api::Responses) => Some(Self::Engine(api)),
+            api @ Api::Embeddings => Some(Self::Engine(api)),
             _ => None,
         }
     }
@@ -69,14 +102,54 @@ impl<'a> Route<'a> {
     /// The route's name in metrics: few values, whatever clients send.
     pub(crate) fn label(&self) -> &'static str {
         match self {
+            Self::Count(Api::Responses) => INPUT_TOKENS,
             Self::Generate(api) | Self::Count(api) | Self::Engine(api) => api.path(),
+            Self::Response(_) => "/v1/responses/{id}",
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",
+            Self::Ready(_) => "/v1/models/{id}/ready",
+            Self::Tokenize => "/tokenize",
+            Self::Detokenize => "/detokenize",
+            Self::Version => "/version",
             Self::Health => "/health",
             Self::Live => "/live",
             Self::Metrics => "/metrics",
             Self::OpenApi => "/openapi.json",
+            Self::Page(_) => "/",
         }
+    }
+}
+
+/// Parts of clients' APIs that are not here: beginnings of their paths.
+const ABSENT: [&str; 17] = [
+    "/v1/assistants",
+    "/v1/audio",
+    "/v1/batches",
+    "/v1/conversations",
+    "/v1/evals",
+    "/v1/files",
+    "/v1/fine_tuning",
+    "/v1/images",
+    "/v1/messages/batches",
+    "/v1/moderations",
+    "/v1/realtime",
+    "/v1/responses/compact",
+    "/v1/threads",
+    "/v1/uploads",
+    "/v1/vector_stores",
+    "/v1/videos",
+    "/v1/chat/completions/",
+];
+
+/// The error for a path that is not served: 501 for a part of an API that is known to be absent.
+fn absent(method: &str, path: &str) -> ApiError {
+    let is_under = |start: &&&str| {
+        path.strip_prefix(**start)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || start.ends_with('/'))
+    };
+    match ABSENT.iter().find(is_under) {
+        Some(part) => ApiError::not_implemented(part.trim_end_matches('/')),
+        None => ApiError::unknown_route(method, path),
     }
 }
 
@@ -96,11 +169,38 @@ mod tests {
         assert_eq!(check("POST", "/v1/embeddings"), Ok("/v1/embeddings"));
         assert_eq!(check("POST", "/v1/messages/count_tokens"), Ok("/v1/messages/count_tokens"));
         assert_eq!(check("GET", "/v1/messages"), Err(405));
+        assert_eq!(check("POST", "/v1/responses"), Ok("/v1/responses"));
+        assert_eq!(check("POST", "/v1/responses/input_tokens"), Ok("/v1/responses/input_tokens"));
+        for (method, path) in [
+            ("GET", "/v1/responses/r"),
+            ("DELETE", "/v1/responses/r"),
+            ("POST", "/v1/responses/r/cancel"),
+            ("GET", "/v1/responses/r/input_items"),
+        ] {
+            assert_eq!(check(method, path), Ok("/v1/responses/{id}"), "{path}");
+        }
+        assert_eq!(check("PUT", "/v1/responses/r"), Err(405));
+        assert_eq!(check("GET", "/v1/models/org/name/ready"), Ok("/v1/models/{id}/ready"));
+        assert_eq!(check("POST", "/tokenize"), Ok("/tokenize"));
+        assert_eq!(check("GET", "/ping"), Ok("/health"));
+        for path in [
+            "/v1/files",
+            "/v1/files/f",
+            "/v1/batches",
+            "/v1/messages/batches",
+            "/v1/chat/completions/c",
+        ] {
+            assert_eq!(check("POST", path), Err(501), "{path}");
+        }
+        assert_eq!(check("POST", "/v1/filesystem"), Err(404));
+        assert_eq!(check("GET", "/v1/responses/r/other"), Err(404));
         assert_eq!(check("HEAD", "/health"), Ok("/health"));
         assert_eq!(check("DELETE", "/v1/models"), Err(405));
         assert_eq!(check("GET", "/v1/models/org/name"), Ok("/v1/models/{id}"));
         assert_eq!(check("GET", "/v1/models/"), Err(404));
-        assert_eq!(check("GET", "/"), Err(404));
+        assert_eq!(check("GET", "/"), Ok("/"));
+        assert_eq!(check("GET", "/docs"), Ok("/"));
+        assert_eq!(check("GET", "/page"), Err(404));
         assert_eq!(check("BREW", "/coffee"), Err(404));
     }
 }

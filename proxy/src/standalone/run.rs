@@ -1,36 +1,61 @@
 //! One completion on its way to the client: as an event stream, or whole.
 
 use super::answer::Answer;
-use super::config::ProxySettings;
+use super::clock::created;
 use super::generate::Generation;
 use super::job::Job;
 use super::metrics::Metrics;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, HangUp};
 use crate::failure::Failure;
 use http::StatusCode;
+use stator_api::Delta;
 use stator_api::delta::{Identity, Usage};
 use stator_api::openai::ApiError;
+use stator_api::responses::ResponseEvents;
 use stator_api::stream::{AnswerEvents, push_answer};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
+
+/// Longest waits for tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLimits {
+    /// Until the first.
+    pub first_token: Duration,
+    /// From one to the next.
+    pub idle: Duration,
+    /// Until a stream gets a comment.
+    pub comment_pause: Option<Duration>,
+}
+
+/// News of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunProgress {
+    /// Some of it has come, and more is to come.
+    Open,
+    /// Nothing has come for a while.
+    Silent,
+    /// All of it has come.
+    Over,
+}
 
 /// A completion that runs.
 pub(crate) struct Run<'a> {
     metrics: &'a Metrics,
-    first_token_timeout: Duration,
-    idle_timeout: Duration,
+    limits: RunLimits,
     job: Job,
     generation: Generation,
     answer: Answer,
     started: Instant,
     first_token: Option<Instant>,
+    /// Time of the last output.
+    heard: Instant,
     /// The worker that the first prompt was placed on, for the response's header.
     worker: String,
 }
 
 impl<'a> Run<'a> {
     pub(crate) fn new(
-        settings: &ProxySettings,
+        limits: RunLimits,
         metrics: &'a Metrics,
         job: Job,
         generation: Generation,
@@ -40,13 +65,13 @@ impl<'a> Run<'a> {
         let worker = generation.worker().map(|rank| rank.worker.to_string()).unwrap_or_default();
         Self {
             metrics,
-            first_token_timeout: settings.first_token_timeout,
-            idle_timeout: settings.idle_timeout,
+            limits,
             job,
             generation,
             answer,
             started,
             first_token: None,
+            heard: started,
             worker,
         }
     }
@@ -60,14 +85,24 @@ impl<'a> Run<'a> {
     /// later ones end the stream as an error event.
     pub(crate) async fn stream(&mut self, exchange: &mut Exchange) -> Result<(), Failure> {
         let created = created();
-        let id = exchange.request_id().to_owned();
+        let id = self.id(exchange);
         let identity = Identity { id: &id, created, model: &self.job.model_name };
-        let mut writer = AnswerEvents::new(self.job.form, &identity);
+        let mut writer = AnswerEvents::new(&self.job.form, &identity);
         let mut events = Vec::new();
-        let mut begun = false;
+        let (mut begun, mut introduced) = (false, false);
         loop {
-            let open = match self.advance(exchange).await {
-                Ok(open) => open,
+            let open = match self.advance(exchange.gone()).await {
+                Ok(RunProgress::Silent) => {
+                    writer.comment(&mut events);
+                    let comment = std::mem::take(&mut events).into();
+                    match std::mem::replace(&mut begun, true) {
+                        // From here on an error is an event.
+                        false => exchange.begin_stream(&self.worker, comment, false).await?,
+                        true => exchange.stream(comment, false).await?,
+                    }
+                    continue;
+                }
+                Ok(progress) => progress == RunProgress::Open,
                 Err(Failure::Error(error)) if begun => {
                     exchange.trace().fail(&error.message);
                     writer.error(&mut events, &error);
@@ -78,12 +113,14 @@ impl<'a> Run<'a> {
                 Err(failure) => return Err(failure),
             };
             // Only now, so that an error before the first token still gets a status of its own.
-            if !begun {
-                self.answer.begin(&writer, &mut events);
+            if !std::mem::replace(&mut introduced, true) {
+                self.answer.begin(&mut writer, &mut events);
             }
-            self.answer.write(&mut writer, &mut events);
+            self.answer.write(|delta, so_far| writer.delta(&mut events, delta, so_far));
             if !open {
                 writer.end(&mut events, self.answer.usage());
+                // Before the client has its end, and may come back to it.
+                self.keep(writer.response());
             }
             let events = std::mem::take(&mut events).into();
             match std::mem::replace(&mut begun, true) {
@@ -98,28 +135,57 @@ impl<'a> Run<'a> {
 
     /// Collects the answer and writes it at once.
     pub(crate) async fn whole(&mut self, exchange: &mut Exchange) -> Result<(), Failure> {
-        while self.advance(exchange).await? {}
-        let id = exchange.request_id().to_owned();
+        while self.advance(exchange.gone()).await? != RunProgress::Over {}
+        let id = self.id(exchange);
         let identity = Identity { id: &id, created: created(), model: &self.job.model_name };
         let mut body = Vec::new();
         let calls = self.answer.calls();
         let choices = self.answer.deltas(&calls);
-        push_answer(&mut body, self.job.form, &identity, &choices, self.answer.usage());
+        let usage = self.answer.usage();
+        let response = push_answer(&mut body, &self.job.form, &identity, &choices, usage);
+        self.keep(response.as_ref());
         exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
         Ok(())
     }
 
-    /// Takes in what has come. False when the answer is complete.
-    async fn advance(&mut self, exchange: &mut Exchange) -> Result<bool, Failure> {
+    /// The answer's identity: a response's own, or that of its request.
+    fn id(&self, exchange: &Exchange) -> String {
+        self.job.response_id.clone().unwrap_or_else(|| exchange.request_id().to_owned())
+    }
+
+    /// Keeps a response, if its request wants that.
+    fn keep(&self, response: Option<&ResponseEvents>) {
+        if let (Some(keeper), Some(response)) = (&self.job.keeper, response) {
+            keeper.keep(response.clone());
+        }
+    }
+
+    /// Hands on what is new of the answer.
+    pub(crate) fn write(&mut self, each: impl FnMut(&Delta<'_>, Usage)) {
+        self.answer.write(each);
+    }
+
+    /// Takes in what has come, if anything comes before a comment is due. `gone` ends where nobody wants
+    /// the answer any more.
+    ///
+    /// # Errors
+    ///
+    /// When the answer cannot go on, or nobody wants it.
+    pub(crate) async fn advance(
+        &mut self,
+        gone: impl Future<Output = HangUp>,
+    ) -> Result<RunProgress, Failure> {
         let limit = match self.first_token {
-            None => self.first_token_timeout.saturating_sub(self.started.elapsed()),
-            Some(_) => self.idle_timeout,
+            None => self.limits.first_token.saturating_sub(self.started.elapsed()),
+            Some(_) => self.limits.idle.saturating_sub(self.heard.elapsed()),
         };
+        // One wait for both: a token costs one timer.
+        let pause = self.limits.comment_pause.map_or(limit, |pause| pause.min(limit));
         let next = tokio::select! {
             // What has come goes first: a client that leaves with its answer complete is not gone.
             biased;
-            next = timeout(limit, self.generation.next()) => next,
-            gone = exchange.gone() => return Err(gone.into()),
+            next = timeout(pause, self.generation.next()) => next,
+            gone = gone => return Err(gone.into()),
         };
         match next {
             Ok(outputs) => match outputs? {
@@ -130,19 +196,24 @@ impl<'a> Run<'a> {
                 }
                 None => {}
             },
+            Err(_) if pause < limit => return Ok(RunProgress::Silent),
             Err(_) => {
-                let what = if self.first_token.is_none() { "first" } else { "next" };
+                let (what, whole) = match self.first_token {
+                    None => ("first", self.limits.first_token),
+                    Some(_) => ("next", self.limits.idle),
+                };
                 let message =
-                    format!("the {what} token did not come within {} ms", limit.as_millis());
+                    format!("the {what} token did not come within {} ms", whole.as_millis());
                 return Err(ApiError::gateway_timeout(message).into());
             }
         }
+        let now = Instant::now();
+        self.heard = now;
         if self.first_token.is_none() {
-            let now = Instant::now();
             self.first_token = Some(now);
             self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
         }
-        Ok(self.answer.open())
+        Ok(if self.answer.open() { RunProgress::Open } else { RunProgress::Over })
     }
 
     /// Tokens of the request so far.
@@ -163,9 +234,4 @@ impl<'a> Run<'a> {
             self.metrics.inter_token_latency.observe(mean);
         }
     }
-}
-
-/// Seconds since 1970.
-fn created() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

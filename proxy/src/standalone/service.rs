@@ -4,21 +4,27 @@
 
 use super::catalog::Catalog;
 use super::client::Client;
+use super::clock::created;
 use super::config::ProxySettings;
 use super::generate::Generation;
 use super::job::{self, Job};
+use super::listing;
 use super::metrics::{Metrics, Outcome};
 use super::pass_through::{PassThrough, PassedRequest};
+use super::responses::background::{BackgroundWork, follow};
+use super::responses::{ResponseKeeper, SharedStore, previous};
 use super::route::Route;
-use super::run::Run;
-use super::trace;
+use super::run::{Run, RunLimits};
+use super::{texts, trace};
+use crate::cors;
 use crate::door::Door;
 use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::space::Account;
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
+use stator_api::delta::Identity;
 use stator_api::openai::{ApiError, openapi};
 use stator_api::{Api, FieldNotes};
 use stator_protos::header::{API_KEY, AZURE_KEY};
@@ -33,6 +39,10 @@ const STATUS_GONE: u16 = 499;
 /// take milliseconds to tokenize, which other requests need not wait for.
 const INLINE_BODY_MAX_BYTES: usize = 64 << 10;
 
+/// Sources of the pages for people.
+const PAGE_POLICY: &str = "default-src 'self'; script-src 'unsafe-inline'; \
+                           style-src 'unsafe-inline'; frame-ancestors 'none'";
+
 /// Answers requests.
 pub(crate) struct Service {
     settings: ProxySettings,
@@ -40,6 +50,7 @@ pub(crate) struct Service {
     door: Arc<Door>,
     pass_through: PassThrough,
     metrics: Metrics,
+    store: SharedStore,
     registry: stator_runtime::metrics::Metrics,
     /// False before the first model is there, and from the beginning of the end.
     readiness: Readiness,
@@ -53,6 +64,8 @@ pub(crate) struct OperatorState {
     pub metrics: Metrics,
     /// Whether requests are welcome.
     pub readiness: Readiness,
+    /// Responses that clients may ask for again.
+    pub store: SharedStore,
 }
 
 /// Counts a request as running while it lives.
@@ -69,7 +82,7 @@ impl Service {
         settings: ProxySettings,
         catalog: Arc<Catalog>,
         door: Arc<Door>,
-        OperatorState { registry, metrics, readiness }: OperatorState,
+        OperatorState { registry, metrics, readiness, store }: OperatorState,
     ) -> Self {
         Self {
             pass_through: PassThrough::new(&settings, metrics.clone()),
@@ -77,6 +90,7 @@ impl Service {
             catalog,
             door,
             metrics,
+            store,
             registry,
             readiness,
         }
@@ -117,6 +131,7 @@ impl Service {
     /// Answers one request, whatever it is.
     pub(crate) async fn handle(&self, exchange: &mut Exchange) {
         let started = Instant::now();
+        exchange.allow_origin(self.settings.origins.allowed(&exchange.request().headers));
         let (route, outcome) = self.answer(exchange).await;
         let status = match outcome {
             Ok(()) => exchange.status().map_or(STATUS_GONE, |status| status.as_u16()),
@@ -145,6 +160,11 @@ impl Service {
     async fn answer(&self, exchange: &mut Exchange) -> (&'static str, Result<(), Failure>) {
         // The path is copied because the exchange is written to while the route is in use.
         let path = exchange.path().to_owned();
+        if is_preflight(exchange) {
+            let headers = cors::preflight(&exchange.request().headers);
+            exchange.respond(StatusCode::NO_CONTENT, "text/plain", Bytes::new(), &headers).await;
+            return ("preflight", Ok(()));
+        }
         match Route::find(exchange.method(), &path) {
             Err(error) => ("other", Err(error.into())),
             Ok(route) => (route.label(), self.dispatch(exchange, route).await),
@@ -161,11 +181,46 @@ impl Service {
                 let kind = stator_runtime::metrics::CONTENT_TYPE;
                 exchange.respond(StatusCode::OK, kind, text, &[]).await;
             }
+            Route::Version => {
+                let version = concat!(r#"{"version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+                json(exchange, StatusCode::OK, version).await;
+            }
+            Route::Ready(name) => {
+                self.authorize(exchange)?;
+                let (status, ready) = match self.catalog.is_ready(name)? {
+                    true => (StatusCode::OK, r#"{"ready":true}"#),
+                    false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"ready":false}"#),
+                };
+                json(exchange, status, ready).await;
+            }
+            Route::Tokenize | Route::Detokenize => {
+                self.authorize(exchange)?;
+                self.admit(exchange)?;
+                let body = self.read(exchange).await?;
+                let notes = FieldNotes::new(self.settings.unknown_fields);
+                let answer = beside(&body, || match route {
+                    Route::Tokenize => texts::tokenize(&body, &self.catalog, &notes),
+                    _ => texts::detokenize(&body, &self.catalog, &notes),
+                });
+                json(exchange, StatusCode::OK, answer?).await;
+            }
+            Route::Page(page) => {
+                let page = Bytes::from_static(page.as_bytes());
+                // Nothing of other origins, and nobody shows it in a frame.
+                let policy = HeaderValue::from_static(PAGE_POLICY);
+                let headers = [(header::CONTENT_SECURITY_POLICY, policy)];
+                exchange.respond(StatusCode::OK, "text/html; charset=utf-8", page, &headers).await;
+            }
             Route::OpenApi => json(exchange, StatusCode::OK, openapi::DOCUMENT).await,
             Route::Models | Route::Model(_) => {
                 self.authorize(exchange)?;
-                let body = self.models(route)?;
+                let body = self.models(exchange, route)?;
                 json(exchange, StatusCode::OK, body).await;
+            }
+            Route::Response(route) => {
+                let account = self.authorize(exchange)?;
+                let space = account.space_of(&exchange.request().headers, None, None)?;
+                Box::pin(route.answer(exchange, &self.store, space)).await?;
             }
             Route::Generate(api) => self.generate(exchange, api).await?,
             Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
@@ -194,11 +249,15 @@ impl Service {
         json(exchange, status, body).await;
     }
 
-    fn models(&self, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
-        match route {
-            Route::Model(name) => self.catalog.describe(name),
-            _ => self.catalog.list(),
-        }
+    fn models(&self, exchange: &Exchange, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
+        // The header says whose shape the client reads: the path is the same.
+        let for_anthropic = exchange.header("anthropic-version").is_some();
+        Ok(match (route, for_anthropic) {
+            (Route::Model(name), false) => listing::one(&self.catalog.describe(name)?),
+            (Route::Model(name), true) => listing::one_for_anthropic(&self.catalog.describe(name)?),
+            (_, false) => listing::list(&self.catalog.list()?),
+            (_, true) => listing::list_for_anthropic(&self.catalog.list()?),
+        })
     }
 
     /// The way of every completion: read, prepare, place, and write what comes.
@@ -221,6 +280,9 @@ impl Service {
         exchange.release_body();
         exchange.ignores(job.ignored.as_deref());
         let trace = exchange.trace().clone();
+        if let Some(keeper) = job.keeper.clone().filter(ResponseKeeper::is_background) {
+            return Box::pin(self.in_background(exchange, job, keeper)).await;
+        }
         let placing = Instant::now();
         let generation = tokio::select! {
             biased;
@@ -229,7 +291,7 @@ impl Service {
             gone = exchange.gone() => return Err(gone.into()),
         };
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
-        let mut run = Run::new(&self.settings, &self.metrics, job, generation, started);
+        let mut run = Run::new(self.run_limits(), &self.metrics, job, generation, started);
         let written = match run.streams() {
             true => run.stream(exchange).await,
             false => run.whole(exchange).await,
@@ -237,6 +299,45 @@ impl Service {
         run.record();
         trace::answered(exchange.trace(), run.usage());
         written
+    }
+
+    fn run_limits(&self) -> RunLimits {
+        RunLimits {
+            first_token: self.settings.first_token_timeout,
+            idle: self.settings.idle_timeout,
+            comment_pause: self.settings.comment_pause,
+        }
+    }
+
+    /// Begins a response that goes on without its client, who gets it as it is, or follows it.
+    async fn in_background(
+        &self,
+        exchange: &mut Exchange,
+        job: Job,
+        keeper: ResponseKeeper,
+    ) -> Result<(), Failure> {
+        let id = job.response_id.clone().unwrap_or_default();
+        let identity = Identity { id: &id, created: created(), model: &job.model_name };
+        let (record, streams) = (keeper.keep(job.form.response(&identity)), job.options.stream);
+        record.advance(|events, out| events.queue(out));
+        let work = BackgroundWork {
+            record: record.clone(),
+            keeper,
+            metrics: self.metrics.clone(),
+            limits: self.run_limits(),
+            trace: exchange.trace().clone(),
+        };
+        // The place among running requests goes with the work, and bounds it.
+        let place = exchange.take_admission();
+        tokio::spawn(async move {
+            work.run(job, id).await;
+            drop(place);
+        });
+        if streams {
+            return follow(exchange, &record, 0).await;
+        }
+        json(exchange, StatusCode::OK, record.object()).await;
+        Ok(())
     }
 
     /// Counts the tokens of a conversation, exactly: the prompt is made as for an answer.
@@ -250,9 +351,15 @@ impl Service {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
-        let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes))?;
+        let space = client.space(None, None)?;
+        let earlier = |id: Option<&str>| previous(&self.store, space, id);
+        let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes, earlier))?;
         exchange.ignores(notes.ignored().as_deref());
-        json(exchange, StatusCode::OK, format!(r#"{{"input_tokens":{counted}}}"#)).await;
+        let object = match api {
+            Api::Responses => r#""object":"response.input_tokens","#,
+            _ => "",
+        };
+        json(exchange, StatusCode::OK, format!(r#"{{{object}"input_tokens":{counted}}}"#)).await;
         Ok(())
     }
 
@@ -273,7 +380,7 @@ impl Service {
 
     async fn read(&self, exchange: &mut Exchange) -> Result<Bytes, ApiError> {
         check_content_type(exchange)?;
-        exchange.body().await
+        exchange.unpacked_body().await
     }
 
     /// The request, where its model's engines speak for themselves.
@@ -285,7 +392,9 @@ impl Service {
 
     /// Makes of a body what the workers need; the body is not kept.
     fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
-        beside(&body, || job::prepare(&body, api, &self.catalog, client, &self.settings))
+        beside(&body, || {
+            job::prepare(&body, api, &self.catalog, client, &self.settings, &self.store)
+        })
     }
 }
 
@@ -295,6 +404,12 @@ fn beside<T>(body: &[u8], read: impl FnOnce() -> T) -> T {
         true => tokio::task::block_in_place(read),
         false => read(),
     }
+}
+
+/// Whether a browser asks what a page of another origin may send. It sends no key with that.
+fn is_preflight(exchange: &Exchange) -> bool {
+    *exchange.method() == Method::OPTIONS
+        && exchange.header("access-control-request-method").is_some()
 }
 
 /// The API key that came with a request.

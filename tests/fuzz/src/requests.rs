@@ -1,10 +1,21 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
 use stator_api::openai::ApiError;
-use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read};
+use stator_api::responses::request::ResponsePlace;
+use stator_api::tokenize::{read_detokenize, read_tokenize};
+use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses};
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
+    check_response(body);
+    for read in [
+        |body: &[u8]| read_tokenize(body, &FieldNotes::default()).map(|_| ()),
+        |body: &[u8]| read_detokenize(body, &FieldNotes::default()).map(|_| ()),
+    ] {
+        if let Err(error) = read(body) {
+            check(&error);
+        }
+    }
     for api in [Api::ChatCompletions, Api::Completions, Api::Messages, Api::CountTokens] {
         match read(api, body, &FieldNotes::default()) {
             Ok(request) => {
@@ -15,6 +26,22 @@ pub(crate) fn run(body: &[u8]) {
             }
             Err(error) => check(&error),
         }
+    }
+}
+
+/// The items of a response are read again as those of the next one.
+fn check_response(body: &[u8]) {
+    let notes = FieldNotes::default();
+    let place = ResponsePlace { id: "r", keeps: true };
+    let checked = |body| responses::check(responses::parse(body, &notes)?, &[], place, &notes);
+    match checked(body) {
+        Ok(first) => {
+            check_input(&first.request.input);
+            let parsed = responses::parse(body, &notes).expect("it was parsed");
+            let again = responses::check(parsed, &first.form.input, place, &notes);
+            again.expect("kept items are sound");
+        }
+        Err(error) => check(&error),
     }
 }
 

@@ -234,6 +234,13 @@ impl ApiError {
         .with_code("internal_error")
     }
 
+    /// 501: a part of the API that is not here. Clients do not try it again.
+    pub fn not_implemented(what: &str) -> Self {
+        let message = format!("{what} is not implemented here");
+        Self::new(StatusCode::NOT_IMPLEMENTED, INVALID_REQUEST, message)
+            .with_code("not_implemented")
+    }
+
     /// 502: a worker answered with something that cannot be used.
     pub fn bad_gateway(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, SERVER, message).with_code("bad_gateway")

@@ -6,18 +6,21 @@ use crate::delta::{TokenLogprob, TokenText};
 /// Appends a chat's `logprobs` value: `{"content":[…],"refusal":null}`.
 pub fn push_chat(out: &mut Vec<u8>, tokens: &[TokenLogprob]) {
     out.extend_from_slice(b"{\"content\":");
-    push_list(out, tokens, |out, token| {
+    push_list(out, tokens, push_chat_token);
+    out.extend_from_slice(b",\"refusal\":null}");
+}
+
+/// Appends one token of a chat's `logprobs`, with its alternatives.
+pub(crate) fn push_chat_token(out: &mut Vec<u8>, token: &TokenLogprob) {
+    out.push(b'{');
+    push_token(out, &token.chosen);
+    out.extend_from_slice(b",\"top_logprobs\":");
+    push_list(out, &token.top, |out, top| {
         out.push(b'{');
-        push_token(out, &token.chosen);
-        out.extend_from_slice(b",\"top_logprobs\":");
-        push_list(out, &token.top, |out, top| {
-            out.push(b'{');
-            push_token(out, top);
-            out.push(b'}');
-        });
+        push_token(out, top);
         out.push(b'}');
     });
-    out.extend_from_slice(b",\"refusal\":null}");
+    out.push(b'}');
 }
 
 /// Appends a completion's `logprobs` value: `{"tokens","token_logprobs","top_logprobs",

@@ -29,7 +29,7 @@ pub fn push_model(out: &mut Vec<u8>, model: &ModelEntry) {
     push_int(out, model.created);
     out.extend_from_slice(b",\"owned_by\":\"stator\",\"max_model_len\":");
     push_int(out, model.max_model_len);
-    out.push(b'}');
+    out.extend_from_slice(b",\"modalities\":{\"input\":[\"text\"],\"output\":[\"text\"]}}");
 }
 
 #[cfg(test)]
@@ -42,7 +42,10 @@ mod tests {
         let entry = |id: &str| ModelEntry { id: id.into(), created: 7, max_model_len: 512 };
         let mut out = Vec::new();
         push_models(&mut out, &[entry("a/b"), entry("c\"d")]);
-        let one = |id: &str| json!({"id": id, "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512});
+        let one = |id: &str| {
+            json!({"id": id, "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512,
+            "modalities": {"input": ["text"], "output": ["text"]}})
+        };
         assert_eq!(
             serde_json::from_slice::<Value>(&out).unwrap(),
             json!({"object": "list", "data": [one("a/b"), one("c\"d")]})

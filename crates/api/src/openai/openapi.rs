@@ -5,7 +5,10 @@ pub const DOCUMENT: &str = include_str!("openapi.json");
 
 #[cfg(test)]
 mod tests {
+    use crate::anthropic::body::MessagesBody;
+    use crate::responses::body::ResponsesBody;
     use serde_json::Value;
+    use std::collections::BTreeSet;
 
     #[test]
     fn document_lists_every_route_and_its_references_resolve() {
@@ -14,6 +17,19 @@ mod tests {
         let routes = [
             ("/v1/chat/completions", "post"),
             ("/v1/completions", "post"),
+            ("/v1/responses", "post"),
+            ("/v1/responses/input_tokens", "post"),
+            ("/v1/responses/{id}", "get"),
+            ("/v1/responses/{id}", "delete"),
+            ("/v1/responses/{id}/cancel", "post"),
+            ("/v1/responses/{id}/input_items", "get"),
+            ("/v1/messages", "post"),
+            ("/v1/messages/count_tokens", "post"),
+            ("/tokenize", "post"),
+            ("/detokenize", "post"),
+            ("/v1/models/{model}/ready", "get"),
+            ("/ping", "get"),
+            ("/version", "get"),
             ("/v1/models", "get"),
             ("/v1/models/{model}", "get"),
             ("/health", "get"),
@@ -24,8 +40,22 @@ mod tests {
         for (path, method) in routes {
             assert!(document["paths"][path][method]["responses"].is_object(), "{method} {path}");
         }
-        assert_eq!(document["paths"].as_object().unwrap().len(), routes.len());
+        let paths: BTreeSet<_> = routes.iter().map(|(path, _)| *path).collect();
+        assert_eq!(document["paths"].as_object().unwrap().len(), paths.len());
         check_references(&document, &document);
+    }
+
+    #[test]
+    fn document_has_every_field_that_is_read() {
+        let document: Value = serde_json::from_str(super::DOCUMENT).unwrap();
+        for (schema, fields) in
+            [("ResponsesRequest", ResponsesBody::FIELDS), ("MessagesRequest", MessagesBody::FIELDS)]
+        {
+            let known = &document["components"]["schemas"][schema]["properties"];
+            let known: BTreeSet<_> =
+                known.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(known, fields.iter().copied().collect(), "{schema}");
+        }
     }
 
     fn check_references(document: &Value, value: &Value) {

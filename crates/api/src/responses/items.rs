@@ -1,0 +1,197 @@
+//! Items of the Responses API, as messages of a chat.
+
+use crate::conversation::{Content, Message, Role};
+use crate::json::Json;
+use crate::openai::ApiError;
+use crate::tree::{JsonPath, Members, object};
+use std::borrow::Cow;
+
+/// Items of an assistant's turn that becomes one message.
+#[derive(Default)]
+struct AssistantTurn<'a> {
+    texts: Vec<Cow<'a, str>>,
+    thoughts: String,
+    calls: Vec<Json<'a>>,
+}
+
+/// Messages under construction.
+pub(super) struct ItemReader<'a> {
+    messages: Vec<Message<'a>>,
+    turn: Option<AssistantTurn<'a>>,
+}
+
+impl<'a> ItemReader<'a> {
+    /// Begins with the instructions, if there are any.
+    pub(super) fn new(instructions: Option<Cow<'a, str>>) -> Self {
+        let system = instructions.filter(|text| !text.is_empty());
+        let system = system.map(|text| message(Role::System, Content::Text(text)));
+        Self { messages: system.into_iter().collect(), turn: None }
+    }
+
+    /// Takes the next item.
+    ///
+    /// # Errors
+    ///
+    /// 400, with the path of what is wrong in it.
+    pub(super) fn take(&mut self, item: Json<'a>, path: JsonPath<'_>) -> Result<(), ApiError> {
+        let mut item = Members::of(item, path)?;
+        let kind = item.text("type")?.unwrap_or("message".into());
+        // Identities and states are of the items that an answer had.
+        item.take("id");
+        item.take("status");
+        match &*kind {
+            "message" => self.message(&mut item)?,
+            "reasoning" => self.reasoning(&mut item)?,
+            "function_call" => self.call(&mut item)?,
+            "function_call_output" => self.output(&mut item)?,
+            kind => {
+                let kind: String = kind.chars().take(40).collect();
+                let fault = format!("is an item of type {kind:?}, which is not supported here");
+                return Err(path.unsupported(fault));
+            }
+        }
+        item.refuse_rest()
+    }
+
+    /// The messages of all items.
+    pub(super) fn finish(mut self) -> Vec<Message<'a>> {
+        self.close();
+        self.messages
+    }
+
+    fn message(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let path = *item.path();
+        item.take("phase");
+        let role = match &*item.required_text("role")? {
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "system" => Role::System,
+            "developer" => Role::Developer,
+            role => {
+                let fault = format!(
+                    "is {role:?}, it must be \"user\", \"assistant\", \"system\" or \"developer\""
+                );
+                return Err(JsonPath::Member(&path, "role").invalid(fault));
+            }
+        };
+        let content = item.required("content")?;
+        let content = read_content(content, JsonPath::Member(&path, "content"))?;
+        if role != Role::Assistant {
+            self.close();
+            self.messages.push(message(role, content));
+            return Ok(());
+        }
+        let texts = &mut self.turn.get_or_insert_default().texts;
+        match content {
+            Content::Text(text) => texts.push(text),
+            Content::Parts(parts) => texts.extend(parts),
+            Content::Null => {}
+        }
+        Ok(())
+    }
+
+    fn reasoning(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let path = *item.path();
+        // Nobody but its maker can read it, and nobody makes any here.
+        item.ignore("encrypted_content");
+        let mut thoughts = String::new();
+        // The text itself says more than its summary.
+        for name in ["content", "summary"] {
+            let path = JsonPath::Member(&path, name);
+            match item.take(name) {
+                None => {}
+                Some(Json::Array(parts)) if thoughts.is_empty() => {
+                    for (at, part) in parts.into_iter().enumerate() {
+                        thoughts.push_str(&part_text(part, JsonPath::Item(&path, at))?);
+                    }
+                }
+                Some(Json::Array(_)) => {}
+                Some(other) => return Err(path.mistyped("a list", &other)),
+            }
+        }
+        self.turn.get_or_insert_default().thoughts.push_str(&thoughts);
+        Ok(())
+    }
+
+    fn call(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let id = Json::Str(item.required_text("call_id")?);
+        let name = Json::Str(item.required_text("name")?);
+        let arguments = Json::Str(item.required_text("arguments")?);
+        let function = object([("name", name), ("arguments", arguments)]);
+        let kind = Json::Str("function".into());
+        let call = object([("id", id), ("type", kind), ("function", function)]);
+        self.turn.get_or_insert_default().calls.push(call);
+        Ok(())
+    }
+
+    fn output(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let path = *item.path();
+        let id = item.required_text("call_id")?;
+        let output = item.required("output")?;
+        let content = read_content(output, JsonPath::Member(&path, "output"))?;
+        self.close();
+        let extra = vec![("tool_call_id".into(), Json::Str(id))];
+        self.messages.push(Message { role: Role::Tool, content, extra });
+        Ok(())
+    }
+
+    /// Ends the assistant's turn: what follows is somebody else's.
+    fn close(&mut self) {
+        let Some(AssistantTurn { mut texts, thoughts, calls }) = self.turn.take() else { return };
+        let mut extra = Vec::new();
+        if !thoughts.is_empty() {
+            extra.push(("reasoning_content".into(), Json::Str(thoughts.into())));
+        }
+        let content = match texts.len() {
+            0 if !calls.is_empty() => Content::Null,
+            0 => Content::Text("".into()),
+            1 => Content::Text(texts.remove(0)),
+            _ => Content::Parts(texts),
+        };
+        if !calls.is_empty() {
+            extra.push(("tool_calls".into(), Json::Array(calls)));
+        }
+        self.messages.push(Message { role: Role::Assistant, content, extra });
+    }
+}
+
+fn message<'a>(role: Role, content: Content<'a>) -> Message<'a> {
+    Message { role, content, extra: Vec::new() }
+}
+
+/// A text, or the texts of a list of parts.
+fn read_content<'a>(content: Json<'a>, path: JsonPath<'_>) -> Result<Content<'a>, ApiError> {
+    let parts = match content {
+        Json::Str(text) => return Ok(Content::Text(text)),
+        Json::Array(parts) => parts,
+        other => return Err(path.mistyped("a string or a list of parts", &other)),
+    };
+    let parts = parts.into_iter().enumerate();
+    let mut texts: Vec<_> = parts
+        .map(|(at, part)| part_text(part, JsonPath::Item(&path, at)))
+        .collect::<Result<_, _>>()?;
+    Ok(match texts.len() {
+        1 => Content::Text(texts.remove(0)),
+        _ => Content::Parts(texts),
+    })
+}
+
+fn part_text<'a>(part: Json<'a>, path: JsonPath<'_>) -> Result<Cow<'a, str>, ApiError> {
+    let mut part = Members::of(part, path)?;
+    let text = match &*part.required_text("type")? {
+        "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
+            part.required_text("text")?
+        }
+        "refusal" => part.required_text("refusal")?,
+        kind => {
+            let kind: String = kind.chars().take(40).collect();
+            let fault = format!("is a part of type {kind:?}, which is not supported here");
+            return Err(path.unsupported(fault));
+        }
+    };
+    // An answer's own parts come back with these.
+    part.take("annotations");
+    part.take("logprobs");
+    part.refuse_rest()?;
+    Ok(text)
+}

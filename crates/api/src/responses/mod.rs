@@ -1,0 +1,18 @@
+//! OpenAI's Responses API.
+//!
+//! A request becomes the body of a chat, with the items of earlier responses before its own. An
+//! answer is kept in a ledger of items, of which events, the final object and the stored copy are
+//! views.
+//!
+//! Start reading at [`request`], then [`events`].
+
+pub mod body;
+mod echo;
+pub mod events;
+mod items;
+mod ledger;
+pub mod request;
+mod tools;
+
+pub use events::ResponseEvents;
+pub use request::{ResponseForm, check, parse};

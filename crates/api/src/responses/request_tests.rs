@@ -1,0 +1,139 @@
+use super::*;
+use crate::conversation::{Content, Message};
+use serde_json::{Value, json};
+
+const PLACE: ResponsePlace<'static> = ResponsePlace { id: "r", keeps: true };
+
+fn read_after(body: &str, history: &[&str]) -> Result<CheckedResponse<'static>, ApiError> {
+    // The tests' bodies may live on: there are few.
+    let body = String::leak(body.to_owned()).as_bytes();
+    let history: Vec<Arc<str>> = history.iter().map(|item| (*item).into()).collect();
+    let notes = FieldNotes::default();
+    check(parse(body, &notes)?, Vec::leak(history), PLACE, &notes)
+}
+
+fn read(members: &str) -> Result<CheckedResponse<'static>, ApiError> {
+    read_after(&format!(r#"{{"model":"m"{members}}}"#), &[])
+}
+
+/// Messages as a chat's client would have written them.
+fn messages(checked: &CheckedResponse<'_>) -> Value {
+    let crate::Input::Conversation(conversation) = &checked.request.input else {
+        panic!("it is a chat")
+    };
+    let message = |message: &Message<'_>| {
+        let content = match &message.content {
+            Content::Null => Value::Null,
+            Content::Text(text) => json!(text),
+            Content::Parts(parts) => json!(parts),
+        };
+        let mut value = json!({"role": message.role.as_str(), "content": content});
+        for (name, member) in &message.extra {
+            value[&**name] = serde_json::to_value(member).expect("JSON");
+        }
+        value
+    };
+    conversation.messages.iter().map(message).collect()
+}
+
+#[test]
+fn items_become_the_turns_of_a_chat() {
+    let checked = read(
+        r#","instructions":"S","input":[{"role":"user","content":"a"},
+        {"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"t"}]},
+        {"type":"message","role":"assistant","id":"x","status":"completed",
+            "content":[{"type":"output_text","text":"b","annotations":[]}]},
+        {"type":"function_call","call_id":"c","name":"f","arguments":"{\"z\": 1}"},
+        {"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"o"}]},
+        {"role":"developer","content":"d"}]"#,
+    );
+    let checked = checked.expect("a request");
+    let call = json!({"id": "c", "type": "function",
+        "function": {"name": "f", "arguments": "{\"z\": 1}"}});
+    let expected = json!([
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "t", "tool_calls": [call]},
+        {"role": "tool", "content": "o", "tool_call_id": "c"},
+        {"role": "developer", "content": "d"},
+    ]);
+    assert_eq!(messages(&checked), expected);
+    let first: Value = serde_json::from_str(&checked.form.input[0]).expect("JSON");
+    let part = json!({"type": "input_text", "text": "a"});
+    let kept = json!({"type": "message", "id": "item_r_0", "role": "user", "content": [part]});
+    assert_eq!(first, kept);
+}
+
+#[test]
+fn earlier_items_come_before_the_new_ones_and_are_not_kept_again() {
+    let earlier =
+        r#"{"type":"message","id":"i","role":"user","content":[{"type":"input_text","text":"a"}]}"#;
+    let body = r#"{"model":"m","input":"b","previous_response_id":"resp_x","instructions":"S"}"#;
+    let checked = read_after(body, &[earlier]).expect("a request");
+    let expected = json!([
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]);
+    assert_eq!(messages(&checked), expected);
+    assert_eq!(checked.form.input.len(), 1);
+}
+
+#[test]
+fn options_are_those_of_a_chat_and_are_repeated() {
+    let checked = read(
+        r#","input":"a","max_output_tokens":9,"temperature":0,"stream":true,"store":false,
+        "include":["message.output_text.logprobs"],"top_logprobs":2,"truncation":"auto",
+        "reasoning":{"effort":"low"},"text":{"format":{"type":"json_schema","name":"n",
+            "schema":{"type":"object"},"strict":true}},
+        "tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],
+        "tool_choice":{"type":"function","name":"f"},"metadata":{"k":"v"}"#,
+    );
+    let CheckedResponse { request, form } = checked.expect("a request");
+    assert_eq!(request.options.open.max_tokens, Some(9));
+    assert_eq!(request.options.sampling.logprobs, Some(2));
+    assert!(request.options.stream && request.options.sampling.guide.is_some());
+    assert!(request.tools.is_some_and(|tools| tools.is_forced()));
+    assert!(form.truncates && !form.store && !form.background);
+    let echo = format!("{{\"a\":0{}}}", String::from_utf8_lossy(&form.echo));
+    let echo: Value = serde_json::from_str(&echo).expect("JSON");
+    assert_eq!(echo["tools"][0]["strict"], Value::Null);
+    assert_eq!(echo["temperature"], json!(0.0));
+    assert_eq!(echo["metadata"], json!({"k": "v"}));
+    assert_eq!((&echo["store"], &echo["truncation"]), (&json!(false), &json!("auto")));
+    assert_eq!(echo["top_p"], json!(1.0));
+}
+
+#[test]
+fn a_fault_is_named_in_the_words_of_the_api() {
+    for (members, param, message) in [
+        ("", "input", "missing required parameter: input"),
+        (r#","input":7"#, "input", "must be a string or a list of items"),
+        (r#","input":[{"type":"item_reference","id":"x"}]"#, "input[0]", "item_reference"),
+        (
+            r#","input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]"#,
+            "input[0].content[0]",
+            "a part of type \"input_image\"",
+        ),
+        (r#","input":"a","max_output_tokens":0"#, "max_output_tokens", "max_output_tokens is 0"),
+        (
+            r#","input":"a","max_ouput_tokens":1"#,
+            "max_ouput_tokens",
+            "did you mean max_output_tokens?",
+        ),
+        (r#","input":"a","conversation":"c""#, "conversation", "conversation is not supported"),
+        (r#","input":"a","tools":[{"type":"web_search"}]"#, "tools[0].type", "web_search"),
+        (r#","input":"a","truncation":"some""#, "truncation", "\"some\""),
+        (r#","input":"a","background":true,"store":false"#, "background", "needs store"),
+        (
+            r#","input":"a","text":{"format":{"type":"json_schema","name":"n"}}"#,
+            "text.format.schema",
+            "missing",
+        ),
+        (r#","input":"a","text":{"verbosity":"low"}"#, "text.verbosity", "not supported"),
+    ] {
+        let error = read(members).expect_err(members);
+        assert_eq!(error.param.as_deref(), Some(param), "{members}: {error}");
+        assert!(error.message.contains(message), "{members}: {error}");
+    }
+}

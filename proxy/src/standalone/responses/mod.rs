@@ -1,0 +1,102 @@
+//! Responses that clients come back to: kept, read again, followed, cancelled and forgotten.
+//!
+//! A response of `POST /v1/responses` takes the way of every completion; [`ResponseKeeper`] keeps
+//! it before its client has its end. Start reading at [`ResponseRoute`], then [`background`].
+
+pub(crate) mod background;
+mod keeper;
+mod listing;
+mod record;
+mod store;
+
+pub(crate) use keeper::{PreviousItems, ResponseKeeper, new_id, previous};
+pub(crate) use record::ResponseKeeping;
+pub(crate) use store::{ResponseStore, SharedStore, StoreLimits, StoreUse};
+
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::space::PrefixSpace;
+use bytes::Bytes;
+use http::StatusCode;
+use stator_api::openai::ApiError;
+
+/// A request about a response that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseRoute<'a> {
+    /// The response, or its events, by id.
+    Retrieve(&'a str),
+    /// Forget it.
+    Delete(&'a str),
+    /// End it.
+    Cancel(&'a str),
+    /// The items that it was asked with.
+    InputItems(&'a str),
+}
+
+impl<'a> ResponseRoute<'a> {
+    /// The route of a path behind `/v1/responses/`, and the method that it takes; the response
+    /// itself takes two.
+    pub(crate) fn find(rest: &'a str, method: &str) -> Option<(Self, &'static str)> {
+        match rest.split_once('/') {
+            None if method == "DELETE" => Some((Self::Delete(rest), "GET, DELETE")),
+            None => Some((Self::Retrieve(rest), "GET, DELETE")),
+            Some((id, "cancel")) => Some((Self::Cancel(id), "POST")),
+            Some((id, "input_items")) => Some((Self::InputItems(id), "GET")),
+            Some(_) => None,
+        }
+    }
+
+    fn id(self) -> &'a str {
+        match self {
+            Self::Retrieve(id) | Self::Delete(id) | Self::Cancel(id) | Self::InputItems(id) => id,
+        }
+    }
+
+    /// Answers a request of the tenant of `space`.
+    pub(crate) async fn answer(
+        self,
+        exchange: &mut Exchange,
+        store: &ResponseStore,
+        space: PrefixSpace,
+    ) -> Result<(), Failure> {
+        let id = self.id();
+        let record = store.find(id, space).ok_or_else(|| unknown(id))?;
+        let query = exchange.request().uri.query().unwrap_or_default().to_owned();
+        match self {
+            Self::Retrieve(_) if listing::value(&query, "stream") == Some("true") => {
+                let from = listing::starting_after(&query)?;
+                return background::follow(exchange, &record, from).await;
+            }
+            Self::Retrieve(_) => json(exchange, record.object()).await,
+            Self::Delete(_) => {
+                store.forget(id, space);
+                record.cancel();
+                let deleted = format!(r#"{{"id":"{id}","object":"response","deleted":true}}"#);
+                json(exchange, deleted.into_bytes()).await;
+            }
+            Self::Cancel(_) if !record.background => {
+                let message = "only a response with background: true can be cancelled";
+                return Err(ApiError::bad_request(message).into());
+            }
+            Self::Cancel(_) => {
+                record.cancel();
+                json(exchange, record.object()).await;
+            }
+            Self::InputItems(_) => {
+                let page = listing::input_items(&record, &query)?;
+                json(exchange, page).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let id: String = id.chars().take(80).collect();
+    let message = format!("no response with the id {id:?} is kept here");
+    ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).with_code("not_found")
+}
+
+async fn json(exchange: &mut Exchange, body: Vec<u8>) {
+    exchange.respond(StatusCode::OK, "application/json", Bytes::from(body), &[]).await;
+}

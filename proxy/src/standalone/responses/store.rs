@@ -1,0 +1,242 @@
+//! Responses that clients may ask for again, in memory and within bounds.
+
+use super::record::ResponseRecord;
+use crate::space::PrefixSpace;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bounds of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreLimits {
+    /// Bytes of all responses; nothing is kept where it is zero.
+    pub bytes: usize,
+    /// Number of all responses.
+    pub responses: usize,
+    /// Longest stay.
+    pub ttl: Duration,
+}
+
+/// Responses by id. When the store is full, the tenant that holds most loses its oldest: nobody
+/// pushes out what others keep within their share.
+pub(crate) struct ResponseStore {
+    limits: StoreLimits,
+    shelf: Mutex<Shelf>,
+}
+
+/// Store of a proxy, shared by all that keep responses.
+pub(crate) type SharedStore = Arc<ResponseStore>;
+
+#[derive(Default)]
+struct Shelf {
+    kept: HashMap<String, KeptResponse>,
+    /// Ids of each tenant's responses, oldest first; some may be gone.
+    tenants: HashMap<PrefixSpace, Tenant>,
+    /// Ids by age, for the end of their stay.
+    ages: BTreeMap<u64, String>,
+    bytes: usize,
+    next: u64,
+}
+
+struct KeptResponse {
+    record: Arc<ResponseRecord>,
+    bytes: usize,
+    number: u64,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Tenant {
+    ids: VecDeque<String>,
+    bytes: usize,
+}
+
+/// Numbers of a store, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreUse {
+    pub bytes: usize,
+    pub responses: usize,
+}
+
+impl ResponseStore {
+    pub(crate) fn new(limits: StoreLimits) -> Self {
+        Self { limits, shelf: Mutex::default() }
+    }
+
+    /// Whether responses are kept at all.
+    pub(crate) fn keeps(&self) -> bool {
+        self.limits.bytes > 0 && self.limits.responses > 0
+    }
+
+    /// Keeps a response of so many bytes; one that is larger than the store is not kept.
+    pub(crate) fn keep(&self, id: &str, record: Arc<ResponseRecord>, bytes: usize) {
+        self.keep_at(Instant::now(), id, record, bytes);
+    }
+
+    fn keep_at(&self, now: Instant, id: &str, record: Arc<ResponseRecord>, bytes: usize) {
+        if bytes > self.limits.bytes {
+            tracing::info!(id, bytes, limit = self.limits.bytes, "a response is too large to keep");
+            return;
+        }
+        let mut shelf = self.shelf.lock();
+        shelf.remove(id);
+        shelf.expire(now, self.limits.ttl);
+        while !shelf.kept.is_empty()
+            && (shelf.bytes + bytes > self.limits.bytes
+                || shelf.kept.len() >= self.limits.responses)
+        {
+            shelf.shrink();
+        }
+        shelf.insert(id, KeptResponse { record, bytes, number: 0, since: now });
+    }
+
+    /// The response of this id, if it is kept and is of this space.
+    pub(crate) fn find(&self, id: &str, space: PrefixSpace) -> Option<Arc<ResponseRecord>> {
+        self.find_at(Instant::now(), id, space)
+    }
+
+    fn find_at(&self, now: Instant, id: &str, space: PrefixSpace) -> Option<Arc<ResponseRecord>> {
+        let shelf = self.shelf.lock();
+        let kept = shelf.kept.get(id)?;
+        let is_there = kept.record.space == space
+            && now.saturating_duration_since(kept.since) < self.limits.ttl;
+        is_there.then(|| kept.record.clone())
+    }
+
+    /// Forgets the response of this id, if it is of this space.
+    pub(crate) fn forget(&self, id: &str, space: PrefixSpace) -> Option<Arc<ResponseRecord>> {
+        let found = self.find(id, space)?;
+        self.shelf.lock().remove(id);
+        Some(found)
+    }
+
+    /// Present numbers.
+    pub(crate) fn usage(&self) -> StoreUse {
+        let shelf = self.shelf.lock();
+        StoreUse { bytes: shelf.bytes, responses: shelf.kept.len() }
+    }
+}
+
+impl Shelf {
+    fn insert(&mut self, id: &str, mut kept: KeptResponse) {
+        self.next += 1;
+        kept.number = self.next;
+        self.bytes += kept.bytes;
+        let tenant = self.tenants.entry(kept.record.space).or_default();
+        tenant.bytes += kept.bytes;
+        tenant.ids.push_back(id.to_owned());
+        self.ages.insert(kept.number, id.to_owned());
+        self.kept.insert(id.to_owned(), kept);
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(kept) = self.kept.remove(id) else { return };
+        self.bytes -= kept.bytes;
+        self.ages.remove(&kept.number);
+        let space = kept.record.space;
+        let Some(tenant) = self.tenants.get_mut(&space) else { return };
+        tenant.bytes -= kept.bytes;
+        match tenant.ids.front() {
+            // Nearly always: the oldest goes first.
+            Some(first) if first == id => drop(tenant.ids.pop_front()),
+            _ => tenant.ids.retain(|known| known != id),
+        }
+        if tenant.ids.is_empty() {
+            self.tenants.remove(&space);
+        }
+    }
+
+    /// Removes the oldest response of the tenant with most bytes.
+    fn shrink(&mut self) {
+        let largest = self.tenants.values().max_by_key(|tenant| tenant.bytes);
+        let Some(id) = largest.and_then(|tenant| tenant.ids.front()).cloned() else { return };
+        self.remove(&id);
+    }
+
+    /// Removes responses whose stay is over.
+    fn expire(&mut self, now: Instant, ttl: Duration) {
+        while let Some((_, id)) = self.ages.first_key_value() {
+            let id = id.clone();
+            let is_over = self
+                .kept
+                .get(&id)
+                .is_none_or(|kept| now.saturating_duration_since(kept.since) >= ttl);
+            if !is_over {
+                return;
+            }
+            self.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(space: PrefixSpace) -> Arc<ResponseRecord> {
+        Arc::new(ResponseRecord::of_tests(space))
+    }
+
+    fn store(bytes: usize, responses: usize) -> ResponseStore {
+        ResponseStore::new(StoreLimits { bytes, responses, ttl: Duration::from_secs(60) })
+    }
+
+    #[test]
+    fn a_response_is_its_tenants_own() {
+        let (mine, yours) = (PrefixSpace::of_tests(1), PrefixSpace::of_tests(2));
+        let store = store(100, 10);
+        store.keep("a", record(mine), 10);
+        assert!(store.find("a", mine).is_some());
+        assert!(store.find("a", yours).is_none() && store.forget("a", yours).is_none());
+        assert!(store.forget("a", mine).is_some() && store.find("a", mine).is_none());
+        assert_eq!(store.usage(), StoreUse::default());
+    }
+
+    #[test]
+    fn who_holds_most_loses_its_oldest() {
+        let (large, small) = (PrefixSpace::of_tests(1), PrefixSpace::of_tests(2));
+        let store = store(100, 10);
+        store.keep("small", record(small), 20);
+        for id in ["a", "b", "c", "d"] {
+            store.keep(id, record(large), 30);
+        }
+        assert!(store.find("small", small).is_some());
+        assert!(store.find("b", large).is_none() && store.find("d", large).is_some());
+        store.keep("huge", record(small), 101);
+        assert!(store.find("huge", small).is_none());
+    }
+
+    #[test]
+    fn a_stay_has_an_end() {
+        let space = PrefixSpace::of_tests(1);
+        let store = store(100, 10);
+        let now = Instant::now();
+        store.keep_at(now, "a", record(space), 10);
+        let later = now + Duration::from_secs(60);
+        assert!(store.find_at(later, "a", space).is_none());
+        store.keep_at(later, "b", record(space), 10);
+        assert_eq!(store.usage(), StoreUse { bytes: 10, responses: 1 });
+    }
+
+    proptest! {
+        /// Whatever is kept and forgotten, the bounds hold and the sums are right.
+        #[test]
+        fn bounds_hold(steps in proptest::collection::vec((0..30u32, 0..4u64, 0..60usize), 0..80)) {
+            let store = store(100, 5);
+            for (id, tenant, bytes) in steps {
+                let (id, space) = (id.to_string(), PrefixSpace::of_tests(tenant));
+                match bytes {
+                    0 => drop(store.forget(&id, space)),
+                    bytes => store.keep(&id, record(space), bytes),
+                }
+                let shelf = store.shelf.lock();
+                prop_assert!(shelf.bytes <= 100 && shelf.kept.len() <= 5);
+                prop_assert_eq!(shelf.bytes, shelf.kept.values().map(|kept| kept.bytes).sum::<usize>());
+                prop_assert_eq!(shelf.bytes, shelf.tenants.values().map(|it| it.bytes).sum::<usize>());
+                prop_assert_eq!(shelf.ages.len(), shelf.kept.len());
+            }
+        }
+    }
+}

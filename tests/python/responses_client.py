@@ -1,0 +1,155 @@
+"""The official OpenAI client's Responses API against a running stator: BASE_URL MODEL.
+
+Ends with status 0 when every check holds; an assertion says which one did not.
+"""
+
+import sys
+import time
+
+import openai
+
+base_url, model = sys.argv[1:]
+client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0)
+question = "Tell me about the garden and the house. " * 12
+
+
+def raised(kind, call):
+    """The exception of this kind that `call` raises."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def ask(**further):
+    return client.responses.create(**({"model": model, "input": question, "max_output_tokens": 12, "temperature": 0} | further))
+
+
+def whole_response():
+    answer = ask(instructions="You tell stories.", metadata={"k": "v"})
+    assert answer.object == "response" and answer.id.startswith("resp_") and answer.model == model
+    assert answer.output_text and answer.output[0].type == "message"
+    assert answer.status in ("completed", "incomplete")
+    if answer.status == "incomplete":
+        assert answer.incomplete_details.reason == "max_output_tokens"
+    usage = answer.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens and 1 <= usage.output_tokens <= 12
+    assert usage.input_tokens_details.cached_tokens >= 0 and usage.output_tokens_details.reasoning_tokens == 0
+    assert answer.metadata == {"k": "v"} and answer.instructions == "You tell stories."
+    assert answer.temperature == 0 and answer.tools == [] and answer.parallel_tool_calls is True
+
+
+def a_stream_adds_up_to_the_whole_response():
+    whole = ask()
+    with client.responses.stream(model=model, input=question, max_output_tokens=400, temperature=0) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[:2] == ["response.created", "response.in_progress"], kinds
+    assert kinds[-1] in ("response.completed", "response.incomplete"), kinds
+    events = list(ask(stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text, (text, whole.output_text)
+    final = events[-1].response
+    assert final.output_text == text and final.usage.output_tokens == whole.usage.output_tokens
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [item.id for item in done] == [item.id for item in final.output]
+
+
+def a_response_is_kept_and_forgotten():
+    answer = ask()
+    again = client.responses.retrieve(answer.id)
+    assert again.to_dict() == answer.to_dict()
+    items = client.responses.input_items.list(answer.id).data
+    assert len(items) == 1 and items[0].content[0].text == question
+    client.responses.delete(answer.id)
+    raised(openai.NotFoundError, lambda: client.responses.retrieve(answer.id))
+    gone = ask(store=False)
+    assert gone.store is False
+    raised(openai.NotFoundError, lambda: client.responses.retrieve(gone.id))
+
+
+def a_response_continues_another():
+    first = ask()
+    second = ask(previous_response_id=first.id, input="And then?")
+    assert second.previous_response_id == first.id
+    assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
+    assert second.usage.input_tokens_details.cached_tokens >= 64, second.usage
+    listed = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+    assert [item.type for item in listed] == ["message"] * 3
+    assert listed[0].role == "user" and listed[1].role == "assistant" and listed[2].role == "user"
+    by_hand = ask(input=[{"role": "user", "content": question}, *[item.to_dict() for item in first.output],
+                         {"role": "user", "content": "And then?"}])
+    assert by_hand.output_text == second.output_text
+    error = raised(openai.BadRequestError, lambda: ask(previous_response_id="resp_none"))
+    assert error.code == "previous_response_not_found", error.code
+
+
+def a_response_in_the_background_is_followed_and_cancelled():
+    answer = ask(background=True)
+    assert answer.status in ("queued", "in_progress", "completed", "incomplete")
+    deadline = time.monotonic() + 60
+    while answer.status in ("queued", "in_progress"):
+        assert time.monotonic() < deadline, answer.status
+        answer = client.responses.retrieve(answer.id)
+    assert answer.output_text == ask().output_text
+    events = list(client.responses.retrieve(answer.id, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[0].type == "response.created" and events[-1].type in ("response.completed", "response.incomplete")
+    rest = list(client.responses.retrieve(answer.id, stream=True, starting_after=3))
+    assert [event.sequence_number for event in rest] == list(range(4, len(events)))
+    streamed = list(ask(background=True, stream=True))
+    assert streamed[-1].response.output_text == answer.output_text
+    long = ask(background=True, max_output_tokens=300, extra_body={"ignore_eos": True})
+    assert client.responses.cancel(long.id).status in ("cancelled", "incomplete")
+    raised(openai.BadRequestError, lambda: client.responses.cancel(ask().id))
+
+
+def tokens_are_counted_exactly():
+    counted = client.responses.input_tokens.count(model=model, input=question, instructions="S")
+    assert counted.input_tokens == ask(instructions="S").usage.input_tokens, counted
+
+
+def functions_and_their_outputs_are_understood():
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}]
+    items = [
+        {"role": "user", "content": "Rain?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Look."}]},
+        {"role": "assistant", "content": "Let me look."},
+        {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "Rain."},
+    ]
+    answer = ask(input=items, tools=tools, tool_choice="auto")
+    assert answer.tools[0].name == "weather" and answer.output
+
+
+def a_prompt_that_is_too_long_is_cut_or_refused():
+    turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 200} for n in range(41)]
+    error = raised(openai.BadRequestError, lambda: ask(input=turns))
+    assert error.code == "context_length_exceeded", error.code
+    assert ask(input=turns, truncation="auto").output_text
+
+
+def logprobs_are_included():
+    answer = ask(include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=3)
+    tokens = answer.output[0].content[0].logprobs
+    assert 1 <= len(tokens) <= 3 and len(tokens[0].top_logprobs) == 2, tokens
+
+
+def errors():
+    error = raised(openai.BadRequestError, lambda: ask(extra_body={"temprature": 1}))
+    assert error.param == "temprature" and "did you mean temperature?" in error.message
+    error = raised(openai.BadRequestError, lambda: ask(tools=[{"type": "web_search"}]))
+    assert error.param == "tools[0].type", error.param
+    raised(openai.NotFoundError, lambda: client.responses.retrieve("resp_none"))
+    raised(openai.NotFoundError, lambda: ask(model="no-such-model"))
+
+
+for check in (
+    whole_response, a_stream_adds_up_to_the_whole_response, a_response_is_kept_and_forgotten,
+    a_response_continues_another, a_response_in_the_background_is_followed_and_cancelled,
+    tokens_are_counted_exactly, functions_and_their_outputs_are_understood,
+    a_prompt_that_is_too_long_is_cut_or_refused, logprobs_are_included, errors,
+):
+    check()
+    print("ok", check.__name__)
