@@ -68,8 +68,16 @@ const ROUTER_WEIGHTS: &[&str] = &[
 ];
 
 /// Limits that hardly matter on one machine.
-const UP_DETAILS: &[&str] =
-    &["agent-silence-ms", "model-linger-s", "max-waiting", "sim-step-ms", "kv-socket-dir"];
+const UP_DETAILS: &[&str] = &[
+    "agent-silence-ms",
+    "model-linger-s",
+    "max-waiting",
+    "sim-step-ms",
+    "kv-socket-dir",
+    "kv-key-file",
+    "kv-tenant-share-percent",
+    "kv-metrics-names",
+];
 
 /// Places of MoRI-IO's engines, and retries of prefill.
 const HANDOVER_DETAILS: &[&str] = &[
@@ -94,6 +102,9 @@ const AGENT_DETAILS: &[&str] = &[
     "engine-hang-timeout-s",
     "engine-restarts",
     "kv-socket-dir",
+    "kv-key-file",
+    "kv-tenant-share-percent",
+    "kv-metrics-names",
     "engine-stop-grace-s",
     "engine-metrics-max-bytes",
     "canary-idle-s",

@@ -1,8 +1,12 @@
 //! A disk tier believes a header and descriptors only as they were written, at their place.
 //!
+//! Under a key it believes nothing that was not encrypted with it.
+//!
 //! An input is a header, and then the table of a segment. The last byte says which bit is flipped.
 
 use stator_kv::BlockForm;
+use stator_kv::cipher::{KvCipher, KvKey};
+use stator_kv::disk::codec::DescriptorCodec;
 use stator_kv::disk::format::{
     DESCRIPTOR_BYTES, Descriptor, DescriptorRead, FormSeed, HEADER_BYTES, Header, HeaderRead, Place,
 };
@@ -22,11 +26,15 @@ pub(crate) fn run(input: &[u8]) {
     let flipped = usize::from(input.last().copied().unwrap_or(0));
     let table = input.get(HEADER_BYTES..).unwrap_or(&[]);
     let seed = FormSeed::of(&form);
+    let cipher = KvCipher::new(&KvKey::of_secret(b"fuzz"), &[1; 32]);
+    let sealed = DescriptorCodec::new(&form, Some(cipher));
     for (slot, bytes) in (0..).zip(table.as_chunks::<DESCRIPTOR_BYTES>().0) {
         let place = Place { segment: SEGMENT, slot };
         let is_zero = bytes.iter().all(|byte| *byte == 0);
         let read = Descriptor::decode(bytes, seed, place);
         assert_eq!(read == DescriptorRead::Empty, is_zero);
+        let nothing = if is_zero { DescriptorRead::Empty } else { DescriptorRead::Torn };
+        assert_eq!(sealed.decode(bytes, place), nothing, "nobody has the key");
         let DescriptorRead::Whole(descriptor) = read else { continue };
         let written = descriptor.encode(seed, place);
         assert_eq!(Descriptor::decode(&written, seed, place), read);

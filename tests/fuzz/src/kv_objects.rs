@@ -4,6 +4,7 @@
 //! which no fuzzer finds.
 
 use stator_kv::BlockForm;
+use stator_kv::cipher::{KvCipher, KvKey};
 use stator_kv::object::format::{ExtentHeader, IndexObject, Seal};
 
 const FORM: BlockForm = BlockForm { fingerprint: [3; 32], block_bytes: 100 };
@@ -12,8 +13,12 @@ const FORM: BlockForm = BlockForm { fingerprint: [3; 32], block_bytes: 100 };
 pub(crate) fn run(input: &[u8]) {
     let Some((kind, content)) = input.split_first() else { return };
     let seal = Seal::new(None, &FORM.fingerprint);
+    let cipher = KvCipher::new(&KvKey::of_secret(b"fuzz"), &[1; 32]);
+    let secret = Seal::new(None, &FORM.fingerprint).with_cipher(Some(cipher));
     let mut sealed = content.to_vec();
     seal.close(&mut sealed);
+    assert_eq!(IndexObject::decode(&sealed, &FORM, &secret), None, "nobody has the key");
+    assert_eq!(ExtentHeader::decode(&sealed, &FORM, &secret), None, "nobody has the key");
     let other = BlockForm { fingerprint: [4; 32], ..FORM };
     if kind % 2 == 0 {
         assert_eq!(IndexObject::decode(content, &FORM, &seal), None, "nobody sealed this");
