@@ -146,6 +146,21 @@ impl KvTierArgs {
         self.tiers_within(host_memory_bytes(), engine, faults)
     }
 
+    /// Adds the flags that an engine of this kind has no use for.
+    fn engine_faults(&self, engine: EngineKind, faults: &mut Faults) {
+        let has_shim = matches!(engine, EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm);
+        if self.kv_host_gb != 0.0 && engine != EngineKind::Builtin && !has_shim {
+            faults.0.push("kv-host-gb: needs --engine builtin, vllm, sglang or trtllm".into());
+        }
+        if self.kv_socket_dir.is_some() && !has_shim {
+            faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
+        }
+        // What other engines hand over does not say whose it is.
+        if self.kv_tenant_share_percent.is_some() && engine != EngineKind::Builtin {
+            faults.0.push("kv-tenant-share-percent: needs --engine builtin".into());
+        }
+    }
+
     fn tiers_within(
         self,
         memory_bytes: Option<u64>,
@@ -188,21 +203,11 @@ impl KvTierArgs {
         for (flag, _) in below.into_iter().filter(|(_, given)| *given && host_gb == 0.0) {
             faults.0.push(format!("{flag}: needs kv-host-gb above 0"));
         }
-        let has_shim = matches!(engine, EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm);
-        if host_gb != 0.0 && engine != EngineKind::Builtin && !has_shim {
-            faults.0.push("kv-host-gb: needs --engine builtin, vllm, sglang or trtllm".into());
-        }
-        if self.kv_socket_dir.is_some() && !has_shim {
-            faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
-        }
+        self.engine_faults(engine, faults);
         if self.kv_key_file.is_some() && self.kv_disk_dir.is_none() && self.kv_object.is_none() {
             faults.0.push("kv-key-file: needs kv-disk-dir or kv-object".into());
         }
         let key = faults.keep_one(read_key(self.kv_key_file)).flatten();
-        // What other engines hand over does not say whose it is.
-        if self.kv_tenant_share_percent.is_some() && engine != EngineKind::Builtin {
-            faults.0.push("kv-tenant-share-percent: needs --engine builtin".into());
-        }
         let usable = faults.0.len() == before && host_gb > 0.0;
         usable.then(|| KvTierSettings {
             host_bytes: (host_gb * GB) as u64,

@@ -2,7 +2,8 @@
 
 use super::dispatch::DispatchThread;
 use super::settings::ProgressListener;
-use super::shared::{Question, SharedStore};
+use super::shared::SharedStore;
+use super::state::Question;
 use crate::store::{Found, OwnerId, RequestId, SlotContent};
 use crate::{Block, SlotId};
 use stator_protos::hash::SequenceHash;

@@ -1,7 +1,7 @@
 //! Random use of a cache while everything around it fails: no wrong byte is ever handed out, every
 //! wait ends, and what routers hear adds up.
 
-use super::shared::Question;
+use super::state::Question;
 use super::testkit::*;
 use crate::store::{OwnerId, RequestId};
 use crate::tier::TierEvent;

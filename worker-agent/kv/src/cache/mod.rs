@@ -12,6 +12,7 @@ mod operate;
 mod questions;
 mod settings;
 mod shared;
+mod state;
 
 pub use client::{Client, LostClient};
 pub use lender::CacheLender;

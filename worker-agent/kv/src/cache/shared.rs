@@ -1,7 +1,8 @@
 //! The store behind its lock, as clients and tiers call it.
 
-use super::questions::{QuestionKey, Questions};
+use super::questions::QuestionKey;
 use super::settings::{CacheSettings, Progress, ProgressListener};
+use super::state::{Question, StoreState, UnverifiedBlocks};
 use crate::arena::Arena;
 use crate::cost::HostPace;
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
@@ -11,7 +12,6 @@ use crate::store::{
 use crate::tier::{TierError, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::load::{LoadCost, TierCosts};
@@ -28,9 +28,6 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Name of the tier that reads from other agents.
 const PEER_TIER: &str = "peer";
-
-/// Blocks that are evicted at a time where more slots are in use than may be.
-const SHRINK_BLOCKS: usize = 256;
 
 /// Answers to one question that turn out to have spoiled blocks. After that, it finds nothing.
 const SPOILED_ANSWERS_MAX: usize = 8;
@@ -49,43 +46,6 @@ pub(super) struct SharedStore {
     clock: Clock,
 }
 
-struct StoreState {
-    store: BlockStore,
-    /// Decisions in their order.
-    outbox: VecDeque<Action>,
-    questions: Questions,
-    /// Ends of answers whose blocks have not been compared with their checksums.
-    unverified: VecDeque<UnverifiedBlocks>,
-    listeners: FxHashMap<OwnerId, ProgressListener>,
-    /// Times at which tiers were given their work.
-    started: FxHashMap<(TierId, TierWay, SlotId), Now>,
-    /// Whether more slots are in use than may be, and there are blocks to evict.
-    has_excess: bool,
-    /// When the state was published last.
-    published: Option<Now>,
-    is_closed: bool,
-}
-
-/// A question for the leading blocks of a prompt.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Question<'n> {
-    pub(super) owner: OwnerId,
-    pub(super) request: RequestId,
-    pub(super) names: &'n [BlockName],
-    /// Time in which the engine computes a block.
-    pub(super) block_prefill: Duration,
-}
-
-/// The end of an answer: blocks in host memory that are to be compared with their checksums.
-struct UnverifiedBlocks {
-    key: QuestionKey,
-    /// Number of the question.
-    number: u64,
-    slots: Vec<SlotId>,
-    /// Blocks behind them that are on their way from a tier.
-    pending: usize,
-}
-
 /// Progress, and the one who is to hear of it.
 pub(super) struct ClientNews {
     pub(super) listener: ProgressListener,
@@ -99,17 +59,7 @@ impl SharedStore {
         settings: &CacheSettings,
         clock: Clock,
     ) -> Self {
-        let state = StoreState {
-            store,
-            outbox: VecDeque::new(),
-            questions: Questions::default(),
-            unverified: VecDeque::new(),
-            listeners: FxHashMap::default(),
-            started: FxHashMap::default(),
-            has_excess: false,
-            published: None,
-            is_closed: false,
-        };
+        let state = StoreState::new(store);
         let verify_blocks = (settings.verify_bytes / arena.block_bytes()).max(1);
         Self {
             state: Mutex::new(state),
@@ -479,63 +429,5 @@ impl SharedStore {
             self.news.notify_one();
         }
         result
-    }
-}
-
-impl StoreState {
-    fn ask(&mut self, question: Question<'_>, now: Now) -> (Found, Vec<SlotContent>) {
-        let Question { owner, request, names, block_prefill } = question;
-        // Progress of an earlier question would be taken for progress of this one.
-        self.outbox.retain(|action| {
-            !matches!(action, Action::Ready { owner: of, request: number, .. }
-                if (*of, *number) == (owner, request))
-        });
-        self.questions.ask((owner, request));
-        let found = self.store.ask(owner, request, names, block_prefill, now);
-        let contents = self.contents(&found.ready);
-        (found, contents)
-    }
-
-    /// The answer to a question stands: progress may follow.
-    fn answered(&mut self, key: QuestionKey, pending: usize) {
-        let held = self.questions.answered(key, pending);
-        self.outbox.extend(held);
-    }
-
-    /// The beginning of an answer stands: these blocks in host memory are still to be compared.
-    fn answered_in_part(&mut self, key: QuestionKey, slots: Vec<SlotId>, pending: usize) {
-        match self.questions.number(key).filter(|_| !slots.is_empty()) {
-            Some(number) => {
-                self.unverified.push_back(UnverifiedBlocks { key, number, slots, pending });
-            }
-            None => self.answered(key, pending),
-        }
-    }
-
-    fn contents(&self, slots: &[SlotId]) -> Vec<SlotContent> {
-        slots.iter().filter_map(|slot| self.store.content(*slot)).collect()
-    }
-
-    /// Decisions that are carried out from now on.
-    fn take(&mut self, now: Now) -> VecDeque<Action> {
-        self.store.expire(now);
-        self.has_excess = self.store.shrink(SHRINK_BLOCKS, now);
-        self.collect();
-        for action in &self.outbox {
-            let work = match action {
-                Action::Read { tier, read } => (*tier, TierWay::read, read.slot),
-                Action::Write { tier, write } => (*tier, TierWay::write, write.slot),
-                _ => continue,
-            };
-            self.started.insert(work, now);
-        }
-        std::mem::take(&mut self.outbox)
-    }
-
-    /// Takes over what the store has decided.
-    fn collect(&mut self) {
-        while let Some(action) = self.store.next_action() {
-            self.outbox.extend(self.questions.hold(action));
-        }
     }
 }

@@ -3,7 +3,8 @@
 use super::assemble;
 use super::dispatch::Dispatcher;
 use super::settings::{CacheSettings, CacheTier, Progress, TierPlace};
-use super::shared::{Question, SharedStore};
+use super::shared::SharedStore;
+use super::state::Question;
 use crate::metrics::KvMetrics;
 use crate::store::{Found, OwnerId, RequestId, TierSettings};
 use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
