@@ -201,7 +201,7 @@ async fn what_others_can_reach_is_not_operated_by_everyone() {
 
 #[tokio::test]
 async fn an_engine_without_guided_decoding_says_so_by_the_requests_own_field() {
-    let up = up(&[]).await;
+    let up = up(&["--engine=sim"]).await;
     let schema = json!({ "type": "object" });
     let fields = [
         ("response_format", json!({ "type": "json_object" })),

@@ -36,6 +36,7 @@ mod suite;
 mod support;
 mod tenants;
 mod testbed;
+mod tools;
 mod traces;
 mod vllm;
 mod vllm_tier_forms;

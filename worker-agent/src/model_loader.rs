@@ -8,6 +8,8 @@ use serde::Deserialize;
 use stator_engine::model_files::ModelFiles;
 use stator_engine::sim::{self, SimOptions};
 use stator_engine::{ModelInfo, cpu};
+use stator_guide::GuideFactory;
+use stator_model::Tokenizer;
 use stator_protos::discovery::ModelRecord;
 use stator_timing::{PRESETS, Timing};
 use std::collections::HashMap;
@@ -111,7 +113,15 @@ fn builtin(
 ) -> anyhow::Result<(ModelInfo, Vec<LoadedEngine>, Vec<WorkerTiers>)> {
     let model = Arc::new(cpu::Model::load(files).context("model")?);
     let options = &settings.options;
-    let engines = (0..settings.workers).map(|_| Ok(cpu::engine(model.clone(), options.clone())?));
+    let guides = guides(files, model.info());
+    let engine = || -> anyhow::Result<_> {
+        let engine = cpu::engine(model.clone(), options.clone())?;
+        Ok(match &guides {
+            Some(guides) => engine.with_guides(guides.clone()),
+            None => engine,
+        })
+    };
+    let engines = (0..settings.workers).map(|_| engine());
     let engines = engines.collect::<anyhow::Result<Vec<_>>>()?;
     let (engines, tiers) = match tiers {
         Some(order) => order.connect(engines, options)?,
@@ -123,6 +133,17 @@ fn builtin(
         computes: true,
     };
     Ok((model.info().clone(), engines.into_iter().map(loaded).collect(), tiers))
+}
+
+/// What gives answers a form; none for a model whose tokens have no known text.
+fn guides(files: &ModelFiles, info: &ModelInfo) -> Option<GuideFactory> {
+    /// The engine encodes nothing, so nothing is kept of what was encoded.
+    const CACHE_MAX_BYTES: u64 = 0;
+    let tokenizer = Tokenizer::new(&files.get("tokenizer.json")?, CACHE_MAX_BYTES);
+    let tokenizer = tokenizer.map_err(|error| tracing::warn!(error, "no guided decoding")).ok()?;
+    let tokens = (0..info.vocab_size).map(|id| tokenizer.token_bytes(id).into_owned()).collect();
+    let guides = GuideFactory::new(tokens, tokenizer.special_tokens(), &info.eos_token_ids);
+    guides.map_err(|error| tracing::warn!(%error, "no guided decoding")).ok()
 }
 
 fn simulated(

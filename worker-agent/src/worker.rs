@@ -258,11 +258,6 @@ impl Driver {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
-        if let Some(form) = request.sampling.form() {
-            let message =
-                format!("guide: the engine here has no guided decoding ({})", form.name());
-            return self.fail(key, ErrorKind::Invalid, message);
-        }
         match metadata.prefill.clone() {
             Some(peer) => self.fetch_prompt(request, &metadata, peer),
             None => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::TokenLogprobs;
 use super::pool::BlockId;
 use super::transfer::KvForm;
+use stator_guide::Guide;
 use stator_protos::worker::Sampling;
 
 /// Computes tokens: real arithmetic, or a model of its timing.
@@ -64,6 +65,8 @@ pub struct Draw<'a> {
     pub prompt: usize,
     /// The model's end-of-sequence tokens.
     pub eos_token_ids: &'a [u32],
+    /// The answer's form, where it has one: what may come next.
+    pub guide: Option<&'a Guide>,
 }
 
 impl Draw<'_> {

@@ -1,8 +1,8 @@
 //! Choosing the next token from logits.
 //!
 //! The order of the stages, and what each looks at, is that of vLLM's sampler: logprobs from the
-//! raw logits; then the minimum length, the bias, the penalties; then, unless greedy, temperature,
-//! min-p, top-k, top-p, and a draw.
+//! raw logits; then the minimum length, the bias, the penalties, the form; then, unless greedy,
+//! temperature, min-p, top-k, top-p, and a draw.
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +55,14 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>, scratch: &mut Scratch) -> u32 {
         }
     }
     penalise(&mut scratch.logits, draw, &mut scratch.counts);
+    if let Some(guide) = draw.guide {
+        let mask = guide.mask();
+        mask.apply(&mut scratch.logits, draw.eos_token_ids);
+        // Where the form allows only what the least length or a bias forbids, the form counts.
+        if maximum(&scratch.logits) == f32::NEG_INFINITY {
+            return mask.first().or(draw.eos_token_ids.first().copied()).unwrap_or(0);
+        }
+    }
     if sampling.temperature < GREEDY_BELOW {
         return best(&scratch.logits);
     }

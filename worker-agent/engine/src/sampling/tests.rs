@@ -5,7 +5,7 @@ use super::*;
 const EOS: &[u32] = &[0];
 
 fn draw<'a>(sampling: &'a Sampling, tokens: &'a [u32], prompt: usize) -> Draw<'a> {
-    Draw { sampling, choice: 0, tokens, prompt, eos_token_ids: EOS }
+    Draw { sampling, choice: 0, tokens, prompt, eos_token_ids: EOS, guide: None }
 }
 
 fn choose(logits: &[f32], sampling: &Sampling, tokens: &[u32], prompt: usize) -> u32 {
@@ -206,4 +206,38 @@ fn broken_logits_do_not_stop_the_engine() {
         assert_eq!(choose(&[f32::NEG_INFINITY; 3], sampling, &[1], 1), 0);
         assert_eq!(choose(&[f32::NAN; 3], sampling, &[1], 1), 0);
     }
+}
+
+/// A form over four tokens: the end, `a`, `b` and `c`.
+fn guide(regex: &str) -> stator_guide::Guide {
+    let tokens = vec![vec![], b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
+    let factory = stator_guide::GuideFactory::new(tokens, vec![(0, "<end>".into())], EOS);
+    let form = stator_protos::worker::guide::Form::Regex(regex.into());
+    factory.expect("a vocabulary").compile(&form).expect("a sound form")
+}
+
+#[test]
+fn a_form_rules_tokens_out_whatever_the_logits_say() {
+    let logits = [9.0, 5.0, 1.0, 7.0];
+    for temperature in [0.0, 1.0] {
+        let sampling = Sampling { temperature, ..Sampling::neutral() };
+        let mut guide = guide("b[ac]");
+        let mut answer = Vec::new();
+        for _ in 0..3 {
+            let draw = Draw { guide: Some(&guide), ..draw(&sampling, &answer, 0) };
+            let token = sample(&logits, &draw, &mut Scratch::default());
+            guide.advance(token);
+            answer.push(token);
+        }
+        assert!(answer == [2, 3, 0] || temperature > 0.0 && answer == [2, 1, 0], "{answer:?}");
+    }
+}
+
+#[test]
+fn a_form_counts_more_than_the_least_length() {
+    let sampling = Sampling { temperature: 0.0, min_tokens: 9, ..Sampling::neutral() };
+    let mut guide = guide("a");
+    guide.advance(1);
+    let draw = Draw { guide: Some(&guide), ..draw(&sampling, &[1], 0) };
+    assert_eq!(sample(&[0.0, 1.0, 2.0, 3.0], &draw, &mut Scratch::default()), 0);
 }

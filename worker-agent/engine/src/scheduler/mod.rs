@@ -24,7 +24,9 @@ mod tests;
 
 use std::time::Duration;
 
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use stator_guide::{Guide, GuideFactory};
 use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::load::Load;
 use stator_protos::name::NameRoot;
@@ -58,6 +60,8 @@ pub struct Scheduler<C> {
     kept: FxHashMap<RequestKey, KeptPrompt>,
     /// KV outside the engine's memory.
     outer: Option<OuterKv>,
+    /// Forms of answers, where the model's vocabulary is known.
+    guides: Option<GuideFactory>,
     /// Reused from step to step.
     results: Vec<ItemResult>,
 }
@@ -83,6 +87,7 @@ impl<C: Compute> Scheduler<C> {
             rest: Rest::Awake,
             kept: FxHashMap::default(),
             outer: None,
+            guides: None,
             results: Vec::new(),
             options,
         })
@@ -93,6 +98,11 @@ impl<C: Compute> Scheduler<C> {
         let EngineOptions { total_blocks, max_running, .. } = self.options;
         self.outer = Some(OuterKv::new(tiers, total_blocks, max_running));
         self
+    }
+
+    /// Gives answers the form that requests ask for.
+    pub fn with_guides(self, guides: GuideFactory) -> Self {
+        Self { guides: Some(guides), ..self }
     }
 
     /// Longest prompt and answer together, in tokens: the least of the model's context length,
@@ -145,6 +155,18 @@ impl<C: Compute> Scheduler<C> {
             ));
         }
         Ok(())
+    }
+
+    /// The guide of a request whose answer has a form.
+    fn guide(&self, request: &Request) -> Result<Option<Guide>, Refusal> {
+        let Some(form) = request.sampling.form() else { return Ok(None) };
+        let Some(guides) = &self.guides else {
+            let name = form.name();
+            let message = format!("guide: the engine here has no guided decoding ({name})");
+            return Err(Refusal::Invalid(message));
+        };
+        let guide = guides.compile(form);
+        guide.map(Some).map_err(|error| Refusal::Invalid(format!("guide: {error}")))
     }
 
     fn too_long(&self, length: usize, limit: u32) -> String {
@@ -254,7 +276,22 @@ impl<C: Compute> Scheduler<C> {
         let planned = self.running.iter().filter(|sequence| sequence.chunk > 0);
         let items: Vec<Item<'_>> = planned.map(|sequence| sequence.item(&self.model)).collect();
         self.results.clear();
-        let duration = self.compute.run(&items, &mut self.results);
+        let guides: Vec<_> =
+            items.iter().filter_map(|item| item.draw.and_then(|draw| draw.guide)).collect();
+        let (compute, results) = (&mut self.compute, &mut self.results);
+        let duration = match guides.is_empty() {
+            true => compute.run(&items, results),
+            // Beside the arithmetic; a mask that is not there when its token is drawn is computed
+            // then.
+            false => {
+                let masks = || {
+                    guides.par_iter().for_each(|guide| {
+                        guide.mask();
+                    })
+                };
+                rayon::join(|| compute.run(&items, results), masks).0
+            }
+        };
         assert_eq!(items.len(), self.results.len(), "one result per item");
         duration
     }
@@ -305,8 +342,9 @@ impl<C: Compute> Engine for Scheduler<C> {
         if waiting + request.choices as usize > limit as usize {
             return Err(Refusal::QueueFull { waiting: waiting as u32, limit });
         }
+        let guide = self.guide(&request)?;
         let named = request.named.take().unwrap_or_else(|| self.unnamed(&request));
-        self.waiting.push_back(Sequence::new(request, named));
+        self.waiting.push_back(Sequence::new(request, named, guide));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};
 use crate::tiers::{OuterBlock, OuterTiers};
 use crate::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
+use stator_guide::Guide;
 use stator_protos::worker::Sampling;
 
 /// Prompt tokens computed in one step where logprobs of each are wanted: bounds the logits held.
@@ -39,6 +40,8 @@ pub(super) struct Sequence {
     cached: Option<usize>,
     prompt_logprobs: Vec<TokenLogprobs>,
     wants_prompt_logprobs: bool,
+    /// The form of the answer, which has followed it so far.
+    guide: Option<Guide>,
 }
 
 /// The parts that all choices of a request share.
@@ -53,7 +56,7 @@ struct Origin {
 
 impl Sequence {
     /// The first choice of a request, whose blocks are called as `named` says.
-    pub(super) fn new(request: Request, named: NamedBlocks) -> Self {
+    pub(super) fn new(request: Request, named: NamedBlocks, guide: Option<Guide>) -> Self {
         let origin = Origin {
             key: request.key,
             prompt: request.tokens.len() - request.resumed,
@@ -62,6 +65,7 @@ impl Sequence {
         };
         let wanted = origin.sampling.prompt_logprobs.is_some();
         let mut first = Self::start(origin, request.first_choice, request.tokens, named);
+        first.guide = guide;
         first.siblings = request.choices - 1;
         first.wants_prompt_logprobs = wanted && request.resumed == 0;
         first
@@ -83,6 +87,7 @@ impl Sequence {
             cached: None,
             prompt_logprobs: Vec::new(),
             wants_prompt_logprobs: false,
+            guide: None,
         }
     }
 
@@ -91,7 +96,12 @@ impl Sequence {
         let numbers = self.choice..=self.choice + std::mem::take(&mut self.siblings);
         let prompt = &self.tokens[..self.origin.submitted];
         let named = self.named.of_prefix(prompt.len());
-        let choice = |n| Self::start(self.origin.clone(), n, prompt.to_vec(), named.clone());
+        let choice = |n| {
+            let mut sibling = Self::start(self.origin.clone(), n, prompt.to_vec(), named.clone());
+            // This one has no token yet, so its guide stands at the beginning.
+            sibling.guide.clone_from(&self.guide);
+            sibling
+        };
         numbers.skip(1).map(choice).collect()
     }
 
@@ -241,6 +251,7 @@ impl Sequence {
             tokens: &self.tokens,
             prompt: self.origin.prompt,
             eos_token_ids: &model.eos_token_ids,
+            guide: self.guide.as_ref(),
         });
         let wanted = self.origin.sampling.prompt_logprobs;
         Item {
@@ -290,6 +301,9 @@ impl Sequence {
         // The first output alone says what was cached.
         let first = self.tokens.len() == self.origin.submitted;
         self.tokens.push(token);
+        if let Some(guide) = &mut self.guide {
+            guide.advance(token);
+        }
         self.decoding = true;
         self.wants_prompt_logprobs = false;
         let reason = self.reason_to_end(token, model, context_length);
@@ -317,7 +331,12 @@ impl Sequence {
     ) -> Option<FinishReason> {
         let sampling = &self.origin.sampling;
         let generated = self.tokens.len() - self.origin.prompt;
-        let eos = !sampling.ignore_eos && model.eos_token_ids.contains(&token);
+        let eos = model.eos_token_ids.contains(&token);
+        if eos && self.guide.is_some() {
+            // A form ends with its end: nothing could come behind it.
+            return Some(FinishReason::Stop(token));
+        }
+        let eos = eos && !sampling.ignore_eos;
         let stop = eos || sampling.stop_token_ids.contains(&token);
         if stop && generated >= sampling.min_tokens as usize {
             return Some(FinishReason::Stop(token));

@@ -1,0 +1,175 @@
+//! Guides over a vocabulary of bytes and a few words.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use stator_protos::worker::guide::Form;
+
+const EOS: u32 = 256;
+
+/// Single bytes, an end, a special marker, and a few words of several bytes.
+fn factory() -> GuideFactory {
+    let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+    tokens.extend([Vec::new(), Vec::new()]);
+    for word in ["{\"", "\": ", "\", \"", "true", "name", "<tool", "_call>\n", " 12", "}\n", "é"] {
+        tokens.push(word.as_bytes().to_vec());
+    }
+    let special = vec![(EOS, "<|end|>".to_owned()), (EOS + 1, "<|tool|>".to_owned())];
+    GuideFactory::new(tokens, special, &[EOS]).expect("a vocabulary")
+}
+
+fn bytes(token: u32) -> Vec<u8> {
+    match token {
+        0..=255 => vec![token as u8],
+        257 => b"<|tool|>".to_vec(),
+        _ => {
+            let words =
+                ["{\"", "\": ", "\", \"", "true", "name", "<tool", "_call>\n", " 12", "}\n", "é"];
+            words[token as usize - 258].as_bytes().to_vec()
+        }
+    }
+}
+
+/// An answer, each token of which `choose` draws among those allowed; none past 2000 tokens.
+fn answer(mut guide: Guide, mut choose: impl FnMut(&[u32]) -> u32) -> Option<String> {
+    let mut out = Vec::new();
+    for _ in 0..2000 {
+        let allowed: Vec<u32> = (0..268).filter(|id| guide.mask().allows(*id)).collect();
+        assert!(!allowed.is_empty(), "{:?}", String::from_utf8_lossy(&out));
+        let token = choose(&allowed);
+        guide.advance(token);
+        if token == EOS {
+            return Some(String::from_utf8(out).expect("text"));
+        }
+        out.extend(bytes(token));
+    }
+    None
+}
+
+/// Whether a text is an answer of the form.
+fn accepts(form: &Form, text: &str) -> bool {
+    let mut guide = factory().compile(form).unwrap_or_else(|error| panic!("{form:?}: {error}"));
+    for byte in text.bytes() {
+        if !guide.mask().allows(byte.into()) {
+            return false;
+        }
+        guide.advance(byte.into());
+    }
+    guide.mask().allows(EOS)
+}
+
+fn tag(format: &Value) -> Form {
+    Form::StructuralTag(json!({"type": "structural_tag", "format": format}).to_string())
+}
+
+fn call(begin: &str) -> Value {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}},
+        "required": ["n"], "additionalProperties": false});
+    json!({"type": "tag", "begin": begin, "end": "}\n</tool_call>",
+        "content": {"type": "json_schema", "json_schema": schema}})
+}
+
+#[test]
+fn forms_take_what_they_say() {
+    let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}"#;
+    for (form, good, bad) in [
+        (Form::JsonSchema(schema.into()), "{\"a\": 12}", "{\"b\": 1}"),
+        (Form::any_object(), "{\"é\": [1, null]}", "[1]"),
+        (Form::Regex("[ab]+c".into()), "abac", "abd"),
+        (Form::one_of(vec!["yes \"1\"".into(), "no".into()]), "yes \"1\"", "nope"),
+        (Form::Grammar("start: \"a\" b+\nb: /[0-9]/ \"x\"".into()), "a1x2x", "a1"),
+    ] {
+        assert!(accepts(&form, good), "{form:?} {good}");
+        assert!(!accepts(&form, bad), "{form:?} {bad}");
+    }
+}
+
+#[test]
+fn structural_tags_hold_calls() {
+    let begin = "<tool_call>\n{\"name\": \"f\", \"arguments\": ";
+    let forced = json!({"type": "tags_with_separator", "tags": [call(begin)], "separator": "\n",
+        "at_least_one": true});
+    let one = format!("{begin}{{\"n\": 1}}}}\n</tool_call>");
+    assert!(accepts(&tag(&forced), &one));
+    assert!(accepts(&tag(&forced), &format!("{one}\n{one}")));
+    assert!(!accepts(&tag(&forced), "text"));
+    let thought = json!({"type": "sequence", "elements": [
+        {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "</think>"},
+        {"type": "regex", "pattern": "\\n{0,2}"}, forced]});
+    assert!(accepts(&tag(&thought), &format!("hm, a < b\n</think>\n{one}")));
+    assert!(!accepts(&tag(&thought), &one));
+    let free =
+        json!({"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [call(begin)]});
+    assert!(accepts(&tag(&free), "just text"));
+    assert!(accepts(&tag(&free), &format!("So: {one} and {one}")));
+    assert!(!accepts(&tag(&free), "So: <tool_call>\n{\"name\": \"g\""));
+    let older = json!({"triggers": ["<f"], "structures": [
+        {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]});
+    assert!(accepts(&Form::StructuralTag(older.to_string()), "x <f>12</f>"));
+}
+
+#[test]
+fn a_marker_that_is_a_special_token_comes_as_that_token() {
+    let marked = json!({"type": "tag", "begin": "<|tool|>", "end": "", "content":
+        {"type": "const_string", "value": "x"}});
+    let mut guide = factory().compile(&tag(&marked)).expect("a sound tag");
+    assert!(guide.mask().allows(EOS + 1) && !guide.mask().allows(u32::from(b'<')));
+    guide.advance(EOS + 1);
+    assert!(guide.mask().allows(u32::from(b'x')));
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let schema = |schema: &str| Form::JsonSchema(schema.into());
+    for (form, word) in [
+        (schema(r#"{"type":"object","not":{"required":["a"]}}"#), "not"),
+        (schema(r#"{"type":"array","uniqueItems":true}"#), "uniqueItems"),
+        (schema(r##"{"$ref":"#/$defs/none"}"##), "none"),
+        (Form::Regex("(".into()), "("),
+        (Form::Regex("a(?=b)".into()), "look"),
+        (Form::Grammar("root ::= \"a\"".into()), "EBNF"),
+        (Form::Grammar("start: missing".into()), "missing"),
+        (tag(&json!({"type": "nothing"})), "format.type"),
+        (tag(&json!({"type": "tag", "begin": 7})), "format.begin"),
+    ] {
+        let error = factory().compile(&form).expect_err("it is not supported").to_string();
+        assert!(error.contains(word), "{form:?}: {error}");
+    }
+}
+
+#[test]
+fn a_fork_goes_its_own_way() {
+    let mut one = factory().compile(&Form::Regex("ab|ac".into())).expect("a sound regex");
+    one.advance(u32::from(b'a'));
+    let mut other = one.clone();
+    other.advance(u32::from(b'c'));
+    assert!(other.mask().allows(EOS) && !one.mask().allows(EOS));
+    let mut logits = vec![0.0; 300];
+    one.mask().apply(&mut logits, &[EOS]);
+    let left: Vec<_> = (0..300).filter(|id| logits[*id] == 0.0).collect();
+    assert_eq!(left, [usize::from(b'b'), usize::from(b'c')]);
+    assert_eq!(one.mask().first(), Some(u32::from(b'b')));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whichever allowed token comes, a finished answer is one of the form.
+    #[test]
+    fn answers_are_of_the_form_whatever_is_drawn(draws in proptest::collection::vec(any::<prop::sample::Index>(), 400)) {
+        let schema = json!({"type": "object", "required": ["name", "n"], "additionalProperties": false,
+            "properties": {"name": {"enum": ["Ann", "Bob \"é\""]}, "n": {"type": "integer", "minimum": 3, "maximum": 77},
+            "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}}});
+        let guide = factory().compile(&Form::JsonSchema(schema.to_string())).expect("a sound schema");
+        let mut draws = draws.into_iter();
+        let text = answer(guide, |allowed| match draws.next() {
+            Some(draw) => *draw.get(allowed),
+            None => *allowed.iter().max().expect("one at least"),
+        });
+        // Within the white space that is allowed, every answer ends.
+        let value: Value = serde_json::from_str(&text.expect("it ends")).expect("JSON");
+        prop_assert!(["Ann", "Bob \"é\""].contains(&value["name"].as_str().unwrap_or_default()));
+        prop_assert!((3..=77).contains(&value["n"].as_i64().unwrap_or_default()));
+        prop_assert!(value["tags"].as_array().is_none_or(|tags| tags.len() <= 2));
+    }
+}
