@@ -24,7 +24,8 @@ pub struct PlaneArgs {
     /// Address where the agent lends the KV of its host memory to other agents of the fleet:
     /// `address:port` (port 0 takes a free one) or `off`. Both sides prove that they know the secret
     /// of `--fleet-secret-file`; without it, KV is lent on this machine alone. Needs `--kv-host-gb`.
-    /// Default: a free port, at the address of `--listen` with a secret and at 127.0.0.1 without.
+    /// Default: a free port at the address of `--listen`, and `off` where that is not on this machine
+    /// alone and there is no secret.
     #[arg(long, env = "STATOR_KV_TRANSFER_LISTEN", value_name = "ADDRESS")]
     pub kv_transfer_listen: Option<String>,
 
@@ -114,10 +115,12 @@ impl PlaneArgs {
     ) -> Option<SocketAddr> {
         let Some(given) = &self.kv_transfer_listen else {
             let ip = match listen {
-                Some(Listen::Tcp(address)) if trust.fleet_key.covers(address.ip()) => address.ip(),
+                Some(Listen::Tcp(address)) => address.ip(),
                 _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
             };
-            return has_tiers.then_some(SocketAddr::new(ip, 0));
+            // Agents on other machines would look for it on their own.
+            let is_trusted = trust.fleet_key.covers(ip);
+            return (has_tiers && is_trusted).then_some(SocketAddr::new(ip, 0));
         };
         if !has_tiers {
             faults.0.push(format!("kv-transfer-listen: {given:?} needs kv-host-gb above 0"));

@@ -21,6 +21,26 @@ fn defaults_are_valid_and_follow_the_engine() {
 }
 
 #[test]
+fn kv_is_lent_where_requests_come_unless_nobody_vouches_for_readers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "correct-horse-battery\n").unwrap();
+    let secret = format!("--fleet-secret-file={}", file.display());
+    let at = |args: &[&str]| {
+        let address = check(&[&["--kv-host-gb=0.05"], args].concat()).unwrap().kv_transfer;
+        address.map(|address| address.to_string())
+    };
+    let (here, everywhere) = (Some("127.0.0.1:0".to_owned()), "--listen=0.0.0.0:7000");
+    assert_eq!(check(&[]).unwrap().kv_transfer, None);
+    assert_eq!(at(&[]), here);
+    assert_eq!(at(&["--listen=unix:///run/agent.sock"]), here);
+    assert_eq!(at(&[everywhere]), None);
+    assert_eq!(at(&[everywhere, &secret]), Some("0.0.0.0:0".into()));
+    assert_eq!(at(&[everywhere, "--kv-transfer-listen=127.0.0.1:0"]), here);
+    assert_eq!(at(&[&secret, "--kv-transfer-listen=off"]), None);
+}
+
+#[test]
 fn a_stock_engine_takes_its_own_flags_after_two_dashes() {
     let args = ["--engine=vllm", "--model=/m", "--role=decode", "--", "--max-num-seqs", "8"];
     let settings = check(&args).unwrap();
