@@ -4,6 +4,7 @@
 //! deepest first, so that of one sequence the deeper block is always the older one: a policy that
 //! evicts the older block first evicts leaves first, and what stays is a usable prefix.
 
+mod admission;
 mod ghosts;
 mod list;
 mod lru;
@@ -20,10 +21,11 @@ mod two_queue;
 #[cfg(test)]
 mod tests;
 
+pub use admission::AdmissionSelector;
 pub use ghosts::Ghosts;
 pub use lru::Lru;
 pub use second_touch::SecondTouch;
-pub use selector::{PolicyName, PolicySelector};
+pub use selector::{PolicyName, PolicySelector, UnknownPolicy};
 pub use shadow::ShadowCache;
 pub use tenants::TenantSlots;
 pub use tiny_lfu::WindowTinyLfu;

@@ -41,14 +41,14 @@ impl PolicyName {
     pub const ALL: [Self; 5] =
         [Self::Lru, Self::TwoQueueShort, Self::TwoQueueLong, Self::TinyLfu, Self::SecondTouch];
 
-    /// The name in words.
+    /// The name in configuration and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lru => "lru",
-            Self::TwoQueueShort => "2q, 10 % new",
-            Self::TwoQueueLong => "2q, 60 % new",
-            Self::TinyLfu => "tinylfu",
-            Self::SecondTouch => "second touch",
+            Self::TwoQueueShort => "two-queue-short",
+            Self::TwoQueueLong => "two-queue-long",
+            Self::TinyLfu => "tiny-lfu",
+            Self::SecondTouch => "second-touch",
         }
     }
 
@@ -63,6 +63,22 @@ impl PolicyName {
         }
     }
 }
+
+impl std::str::FromStr for PolicyName {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.as_str() == name);
+        found.ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// No policy has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown policy {0:?}: expected one of lru, two-queue-short, two-queue-long, tiny-lfu, second-touch"
+)]
+pub struct UnknownPolicy(pub String);
 
 /// The policy in use, and the shadows that show which would be best.
 pub struct PolicySelector {
@@ -102,6 +118,13 @@ impl PolicySelector {
         }
     }
 
+    /// A selector that stays with one policy.
+    pub fn fixed(policy: PolicyName, slots: usize) -> Self {
+        let current = PolicyName::ALL.iter().position(|name| *name == policy).unwrap_or(0);
+        let shadows = Vec::new();
+        Self { policy: policy.build(slots), current, shadows, ..Self::new(slots) }
+    }
+
     /// The policy in use.
     pub fn current(&self) -> PolicyName {
         PolicyName::ALL[self.current]
@@ -109,7 +132,7 @@ impl PolicySelector {
 
     /// An engine asks for the blocks of a prompt.
     pub fn ask(&mut self, names: &[BlockName]) {
-        if !self.sample.has(names) {
+        if self.shadows.is_empty() || !self.sample.has(names) {
             return;
         }
         self.shadows.iter_mut().for_each(|shadow| shadow.ask(names));

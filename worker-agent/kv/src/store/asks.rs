@@ -27,6 +27,8 @@ impl BlockStore {
         let Some(earlier) = self.take_request(key) else { return Found::default() };
         if earlier.names.is_empty() {
             self.policy.ask(names);
+            let measured = self.tiers.iter_mut().filter_map(|tier| tier.admission.as_mut());
+            measured.for_each(|admission| admission.ask(names));
         }
         let told = earlier.slots;
         let mut asked =

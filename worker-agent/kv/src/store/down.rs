@@ -15,7 +15,7 @@ impl BlockStore {
         self.offer(name, |admission| match admission {
             TierAdmission::Through => true,
             TierAdmission::SecondTouch => is_second_touch,
-            TierAdmission::Never => false,
+            TierAdmission::Never | TierAdmission::Measured { .. } => false,
         });
     }
 
@@ -27,7 +27,7 @@ impl BlockStore {
     fn offer(&mut self, name: BlockName, takes: impl Fn(TierAdmission) -> bool) {
         let Some(held) = self.index.find(name).map(|known| known.tiers) else { return };
         for (at, tier) in self.tiers.iter_mut().enumerate() {
-            if takes(tier.settings.admission) && held & TierId(at as u8).bit() == 0 {
+            if takes(tier.admission()) && held & TierId(at as u8).bit() == 0 {
                 tier.offer(name);
             }
         }

@@ -60,8 +60,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tiers::TierState;
 
-/// Names of blocks that are remembered after their eviction, for each slot.
+/// Names of blocks that are remembered after their eviction, for each slot and each block of a tier
+/// that remembers them.
 const SEEN_PER_SLOT: usize = 4;
+/// Most names that are remembered: 32 MiB.
+const SEEN_MAX: usize = 1 << 22;
 
 /// The blocks of host memory and of the tiers below it.
 pub struct BlockStore {
@@ -97,15 +100,25 @@ impl BlockStore {
         assert!(settings.tiers.len() <= TIERS_MAX, "{} tiers, at most 8", settings.tiers.len());
         // A block that is being written cannot be evicted: most of them must not be.
         let writes_max = (settings.slots as usize / 4).max(1);
+        // Second touches in a tier are as far apart as it is large.
+        let room = settings.tiers.iter().map(|tier| match tier.admission {
+            TierAdmission::Measured { blocks } => blocks,
+            _ => 0,
+        });
+        let room = room.max().unwrap_or(0).max(settings.slots as usize);
+        let seen = (SEEN_PER_SLOT * room).min(SEEN_MAX);
         let tiers = settings.tiers.into_iter().map(|mut tier| {
             tier.writes_max = tier.writes_max.min(writes_max);
-            TierState::new(tier, settings.block_bytes)
+            TierState::new(tier, settings.block_bytes, settings.slots as usize)
         });
         let tiers = tiers.collect();
         Self {
             slots: HostSlots::new(settings.slots),
             index: BlockIndex::default(),
-            policy: PolicySelector::new(settings.slots as usize),
+            policy: match settings.policy {
+                Some(policy) => PolicySelector::fixed(policy, settings.slots as usize),
+                None => PolicySelector::new(settings.slots as usize),
+            },
             owners: FxHashMap::default(),
             requests: Requests::default(),
             tiers,
@@ -113,7 +126,7 @@ impl BlockStore {
             stats: StoreStats::default(),
             kept: KeptBlocks::default(),
             tenants: TenantSlots::new(settings.tenant_slots_max),
-            seen: Ghosts::new(SEEN_PER_SLOT * settings.slots as usize),
+            seen: Ghosts::new(seen),
             steps: Vec::new(),
             next_owner: 0,
             granted_max: settings.granted_max,

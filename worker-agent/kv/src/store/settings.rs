@@ -1,5 +1,6 @@
 //! Limits of a store and of the tiers below it.
 
+use crate::policy::PolicyName;
 use stator_protos::kv_event::Medium;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ pub struct StoreSettings {
     pub block_bytes: usize,
     /// Tiers below host memory, nearest first; at most eight.
     pub tiers: Vec<TierSettings>,
+    /// Policy by which blocks are evicted from host memory. Default: `None`, the one that has the most
+    /// hits on a sample of the sequences.
+    pub policy: Option<PolicyName>,
     /// Slots that one owner may hold to fill. Default: a quarter of all, at least one.
     pub granted_max: usize,
     /// Requests of one owner that may have pins at once; further ones find nothing. Default: 65,536.
@@ -29,6 +33,7 @@ impl StoreSettings {
             slots,
             block_bytes,
             tiers,
+            policy: None,
             granted_max: (slots as usize / 4).max(1),
             requests_max: 65_536,
             wait_max: Duration::from_secs(2),
@@ -79,6 +84,12 @@ pub enum TierAdmission {
     Through,
     /// A block that is used again after it was computed, or that is computed again.
     SecondTouch,
+    /// [`TierAdmission::Through`] or [`TierAdmission::SecondTouch`]: the latter where it has as many hits
+    /// on a sample of the sequences, for the writes that it spares.
+    Measured {
+        /// Blocks that the tier has room for.
+        blocks: usize,
+    },
     /// Nothing: the tier is only read.
     Never,
 }

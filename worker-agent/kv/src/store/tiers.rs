@@ -1,11 +1,12 @@
 //! The store's view of the tiers below host memory.
 
 use super::action::TierId;
-use super::settings::TierSettings;
+use super::settings::{TierAdmission, TierSettings};
 use super::stats::TierStats;
 use super::status::TierStatus;
 use crate::Now;
 use crate::cost::ReadSpeed;
+use crate::policy::AdmissionSelector;
 use crate::tier::TierError;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
@@ -23,9 +24,10 @@ const PAUSE_BUSY: Duration = Duration::from_millis(100);
 const STALL: Duration = Duration::from_secs(2);
 
 /// A tier below host memory.
-#[derive(Debug)]
 pub(super) struct TierState {
     pub(super) settings: TierSettings,
+    /// Chooses what is written, where that is left to measurement.
+    pub(super) admission: Option<AdmissionSelector>,
     pub(super) speed: ReadSpeed,
     pub(super) stats: TierStats,
     /// Blocks that the tier holds.
@@ -43,8 +45,13 @@ pub(super) struct TierState {
 }
 
 impl TierState {
-    pub(super) fn new(settings: TierSettings, block_bytes: usize) -> Self {
+    pub(super) fn new(settings: TierSettings, block_bytes: usize, slots: usize) -> Self {
+        let admission = match settings.admission {
+            TierAdmission::Measured { blocks } => Some(AdmissionSelector::new(slots, blocks)),
+            _ => None,
+        };
         Self {
+            admission,
             budget: WriteBudget::new(settings.write_bytes_per_s, block_bytes),
             settings,
             speed: ReadSpeed::default(),
@@ -56,6 +63,15 @@ impl TierState {
             failures: 0,
             broken_until: Now::ZERO,
             paused_until: Now::ZERO,
+        }
+    }
+
+    /// Blocks that are written now.
+    pub(super) fn admission(&self) -> TierAdmission {
+        match &self.admission {
+            Some(measured) if measured.is_second_touch() => TierAdmission::SecondTouch,
+            Some(_) => TierAdmission::Through,
+            None => self.settings.admission,
         }
     }
 

@@ -12,7 +12,7 @@ use stator_kv::cache::{
 use stator_kv::disk::{DiskSettings, DiskTier};
 use stator_kv::metrics::{KvMetrics, KvbmNames};
 use stator_kv::object::{ObjectSettings, ObjectTier};
-use stator_kv::store::TierSettings;
+use stator_kv::store::{TierAdmission, TierSettings};
 use stator_kv::tier::Tier;
 use stator_protos::kv_event::Medium;
 use stator_runtime::metrics::Metrics;
@@ -73,7 +73,7 @@ pub(crate) fn open(
     let mut tiers = Vec::new();
     let opened_disk = Arc::new(OnceLock::new());
     if let Some(disk) = &settings.disk {
-        tiers.push(disk_tier(disk, settings, opened_disk.clone()));
+        tiers.push(disk_tier(form, disk, settings, opened_disk.clone()));
     }
     // Another agent's host memory is nearer than an object store.
     tiers.extend(room.peers.iter().map(|peers| peers.tier(&room.metrics)));
@@ -111,10 +111,13 @@ fn slots(form: BlockForm, host_bytes: u64) -> u32 {
 
 /// The disk tier, and where to tell of it when it is open.
 fn disk_tier(
+    form: BlockForm,
     disk: &KvDiskSettings,
     settings: &KvTierSettings,
     opened: Arc<OnceLock<Weak<DiskTier>>>,
 ) -> CacheTier {
+    let blocks = (disk.bytes / form.block_bytes.max(1) as u64) as usize;
+    let admission = TierAdmission::Measured { blocks };
     let settings = DiskSettings {
         tenant_share_percent: settings.tenant_share_percent,
         key: settings.key.as_ref().map(|key| key.key.clone()),
@@ -125,7 +128,8 @@ fn disk_tier(
         opened.get_or_init(|| Arc::downgrade(&tier));
         Ok(tier as Arc<dyn Tier>)
     });
-    CacheTier { name: "disk", settings: TierSettings::new(Medium::Disk), open }
+    let limits = TierSettings { admission, ..TierSettings::new(Medium::Disk) };
+    CacheTier { name: "disk", settings: limits, open }
 }
 
 fn object_tier(
