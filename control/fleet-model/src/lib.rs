@@ -41,8 +41,8 @@ pub mod time;
 mod workload;
 mod world;
 
-pub use engine::EngineLimits;
 pub use engine::block::BlockId;
+pub use engine::{DiskLimits, EngineLimits, PeerLimits, TierLimits, TierTotals};
 pub use outcome::{FleetPoint, RequestSpan, RunOutcome, TimeSummary};
 pub use policy::{PolicyKind, WorkerNumber};
 pub use settings::{

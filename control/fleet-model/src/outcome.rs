@@ -1,5 +1,6 @@
 //! The figures of one run.
 
+use crate::engine::TierTotals;
 use crate::settings::Slo;
 use crate::time::{Ps, ms, seconds};
 use crate::workload::Workload;
@@ -60,6 +61,8 @@ pub struct RunOutcome {
     pub output_tokens_per_s: f64,
     /// TimeSummary that a sequence had to start over in its engine.
     pub preemptions: u64,
+    /// Blocks that the workers' tiers gave and took.
+    pub tiers: TierTotals,
     /// TimeSummary that a request went to another worker after a death.
     pub migrations: u64,
     /// Deaths of workers.
@@ -145,6 +148,7 @@ impl RunOutcome {
             busy_share,
             output_tokens_per_s: output as f64 / span_s,
             preemptions: observations.preemptions,
+            tiers: observations.tiers,
             migrations: observations.migrations,
             deaths: observations.deaths,
             lost_batches: observations.lost_batches,

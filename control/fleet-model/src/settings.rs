@@ -1,6 +1,6 @@
 //! Checked settings of a fleet.
 
-use crate::engine::EngineLimits;
+use crate::engine::{EngineLimits, TierLimits};
 use crate::policy::{Common, WorkerNumber};
 use crate::time::{MS, Ps, SECOND, from_seconds};
 use stator_placement::{BusyThresholds, Role, SessionSettings, Split};
@@ -204,10 +204,13 @@ impl FleetSettings {
             limits: EngineLimits {
                 block_size,
                 total_blocks: 400_000 / block_size,
-                host_blocks: 0,
+                tiers: TierLimits {
+                    onboard_block: from_seconds(block_bytes / 50e9),
+                    ..TierLimits::NONE
+                },
                 max_running: 256,
                 step_tokens: 8_192,
-                onboard_block: from_seconds(block_bytes / 50e9),
+                block_prefill: EngineLimits::block_prefill(&preset.timing(), block_size),
                 stride: 1 << 16,
             },
             kv_token_bytes,

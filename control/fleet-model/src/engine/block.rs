@@ -10,3 +10,12 @@ pub type BlockId = u32;
 pub(crate) fn hash(id: BlockId) -> SequenceHash {
     SequenceHash(mix(u64::from(id)))
 }
+
+/// Place of a block in its sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlockPlace {
+    /// The block before it.
+    pub(crate) parent: Option<BlockId>,
+    /// Blocks before it.
+    pub(crate) depth: u32,
+}

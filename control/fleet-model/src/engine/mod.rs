@@ -19,12 +19,14 @@ mod sequence;
 mod step;
 #[cfg(test)]
 mod tests;
-mod tier;
+mod tiers;
 
 pub use request::EngineLimits;
 pub(crate) use request::{EngineOutput, SequenceId, Submission};
+pub use tiers::{DiskLimits, PeerLimits, TierLimits, TierTotals};
 
 use crate::time::Ps;
+use block::BlockId;
 use decoding::Decoding;
 use news::KvNews;
 use pool::BlockPool;
@@ -76,7 +78,7 @@ impl Engine {
     /// An idle engine.
     pub(crate) fn new(limits: EngineLimits, rates: Rates) -> Self {
         Self {
-            pool: BlockPool::new(limits.total_blocks, limits.host_blocks, limits.block_size),
+            pool: BlockPool::new(limits.total_blocks, limits.tiers, limits.block_size),
             sequences: Sequences::default(),
             running: Vec::new(),
             prompts: Vec::new(),
@@ -133,6 +135,7 @@ impl Engine {
     pub(crate) fn finish(&mut self, outputs: &mut Vec<EngineOutput>) {
         let Some(run) = &self.run else { return };
         let (steps, end) = (run.steps, run.end);
+        self.pool.advance(end);
         if self.chunks.is_empty() {
             self.apply(steps);
         } else {
@@ -153,6 +156,7 @@ impl Engine {
         if self.run.is_some() {
             return None;
         }
+        self.pool.advance(now);
         let preempted = self.make_room();
         let mut budget = self.limits.step_tokens.saturating_sub(self.decoding.len());
         self.chunks.clear();
@@ -223,8 +227,24 @@ impl Engine {
             cached_blocks: self.pool.cached(),
             total_blocks: self.limits.total_blocks,
             pending_prefill_tokens: self.waiting_tokens + remaining,
-            ..Load::default()
+            costs: self.pool.tiers.costs(0.0, self.limits.block_prefill),
         }
+    }
+
+    /// Another worker lends the first of these blocks.
+    pub(crate) fn hint(&mut self, blocks: &[BlockId], now: Ps) {
+        self.pool.advance(now);
+        self.pool.hint(blocks);
+    }
+
+    /// Leading blocks of a sequence that other workers can read here.
+    pub(crate) fn lendable(&self, blocks: &[BlockId]) -> usize {
+        self.pool.tiers.lendable(blocks)
+    }
+
+    /// Blocks that the tiers gave and took.
+    pub(crate) fn tier_totals(&self) -> TierTotals {
+        self.pool.tiers.totals()
     }
 
     /// Sequences that run or wait.

@@ -4,11 +4,13 @@
 //! cache stays prefix-closed, because a sequence gives its blocks back last to first and the oldest
 //! idle block is evicted first.
 
-use super::block::BlockId;
+use super::block::{BlockId, BlockPlace, hash};
 use super::news::KvNews;
-use super::tier::Tier;
+use super::tiers::{LoadedBlocks, TierLimits, Tiers};
 use crate::recency::RecencyList;
+use crate::time::Ps;
 use rustc_hash::FxHashMap;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 
 /// Leading blocks of a sequence that are in the pool.
@@ -17,18 +19,15 @@ pub(crate) struct Prefix {
     pub(crate) blocks: u32,
     /// Cached blocks that no sequence holds; holding one takes it from the available blocks.
     pub(crate) idle: u32,
-    /// Further blocks that are in host memory.
-    pub(crate) host: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     id: BlockId,
-    parent: Option<BlockId>,
     holders: u32,
 }
 
-/// A fixed number of blocks, and below them a host tier.
+/// A fixed number of blocks, and the tiers below them.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     total: u32,
@@ -40,12 +39,13 @@ pub(crate) struct BlockPool {
     free: Vec<u32>,
     idle: RecencyList,
     index: FxHashMap<BlockId, u32>,
-    host: Tier,
+    pub(crate) tiers: Tiers,
     pub(crate) news: KvNews,
 }
 
 impl BlockPool {
-    pub(crate) fn new(total: u32, host_blocks: u32, block_size: u32) -> Self {
+    pub(crate) fn new(total: u32, tiers: TierLimits, block_size: u32) -> Self {
+        let tiers = Tiers::new(tiers);
         Self {
             total,
             private: 0,
@@ -54,8 +54,8 @@ impl BlockPool {
             free: Vec::new(),
             idle: RecencyList::default(),
             index: FxHashMap::default(),
-            host: Tier::new(host_blocks),
-            news: KvNews::new(block_size),
+            news: KvNews::new(block_size, tiers.are_there()),
+            tiers,
         }
     }
 
@@ -81,7 +81,6 @@ impl BlockPool {
             prefix.blocks += 1;
             prefix.idle += u32::from(self.slots[*slot as usize].holders == 0);
         }
-        prefix.host = self.host.lookup(&ids[prefix.blocks as usize..]);
         prefix
     }
 
@@ -92,11 +91,22 @@ impl BlockPool {
             self.hold_slot(slot);
             held.push(slot);
         }
+        self.tiers.touch(ids);
     }
 
-    /// Blocks were read from host memory.
-    pub(crate) fn onboarded(&mut self, ids: &[BlockId]) {
-        self.host.touch(ids);
+    /// Time goes on for the tiers.
+    pub(crate) fn advance(&mut self, now: Ps) {
+        self.tiers.advance(now, &mut self.news);
+    }
+
+    /// Leading blocks of `ids` that come from the tiers.
+    pub(crate) fn load(&mut self, ids: &[BlockId], block_prefill: Ps) -> LoadedBlocks {
+        self.tiers.load(ids, block_prefill, &mut self.news)
+    }
+
+    /// Another worker lends these leading blocks of a sequence.
+    pub(crate) fn hint(&mut self, ids: &[BlockId]) {
+        self.tiers.hint(ids, &mut self.news);
     }
 
     /// Takes private blocks, at most what is available; evicts where none is free.
@@ -114,13 +124,13 @@ impl BlockPool {
 
     /// A private block became full: it is indexed, for others to reuse. Returns its slot, which
     /// is another's where that one has indexed the same before.
-    pub(crate) fn commit(&mut self, id: BlockId, parent: Option<BlockId>) -> u32 {
+    pub(crate) fn commit(&mut self, id: BlockId, place: BlockPlace) -> u32 {
         self.private -= 1;
         if let Some(&slot) = self.index.get(&id) {
             self.hold_slot(slot);
             return slot;
         }
-        let new = Slot { id, parent, holders: 1 };
+        let new = Slot { id, holders: 1 };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = new;
@@ -133,7 +143,8 @@ impl BlockPool {
         };
         self.held += 1;
         self.index.insert(id, slot);
-        self.news.stored(id, parent, Medium::Device);
+        self.news.stored(id, place.parent, Medium::Device);
+        self.tiers.store(id, place, &mut self.news);
         slot
     }
 
@@ -151,12 +162,14 @@ impl BlockPool {
     }
 
     /// Every block with an identity, each after the one before it, and where it is.
-    pub(crate) fn snapshot(&self) -> Vec<(BlockId, Medium)> {
-        let mut ids: Vec<_> = self.index.keys().map(|id| (*id, Medium::Device)).collect();
-        ids.extend(self.host.ids().map(|id| (id, Medium::Host)));
+    pub(crate) fn snapshot(&self) -> Vec<(SequenceHash, Medium)> {
+        if self.tiers.are_there() {
+            return self.news.blocks().collect();
+        }
+        let mut ids: Vec<_> = self.index.keys().copied().collect();
         // The order of a hash map must not leak into a run.
         ids.sort_unstable();
-        ids
+        ids.into_iter().map(|id| (hash(id), Medium::Device)).collect()
     }
 
     /// Whether every block is counted exactly once. Takes a look at each slot.
@@ -190,10 +203,9 @@ impl BlockPool {
 
     fn evict(&mut self) {
         let slot = self.idle.pop().expect("what is available and not free is idle");
-        let Slot { id, parent, .. } = self.slots[slot as usize];
+        let Slot { id, .. } = self.slots[slot as usize];
         self.index.remove(&id);
         self.free.push(slot);
-        self.host.store(id, parent, &mut self.news);
         self.news.removed(id, Medium::Device);
     }
 }
@@ -201,6 +213,7 @@ impl BlockPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::SECOND;
 
     /// A sequence of `ids` passes through the pool; returns what it reused.
     fn pass(pool: &mut BlockPool, ids: &[BlockId]) -> Prefix {
@@ -210,7 +223,7 @@ mod tests {
         pool.take(ids.len() as u32 - prefix.blocks);
         for place in prefix.blocks as usize..ids.len() {
             let parent = place.checked_sub(1).map(|before| ids[before]);
-            held.push(pool.commit(ids[place], parent));
+            held.push(pool.commit(ids[place], BlockPlace { parent, depth: place as u32 }));
         }
         pool.release(&mut held, 0);
         pool.check().expect("every block is counted once");
@@ -219,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_tail_of_the_oldest_is_evicted_first() {
-        let mut pool = BlockPool::new(6, 0, 16);
+        let mut pool = BlockPool::new(6, TierLimits::NONE, 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         assert_eq!(pool.cached(), 5);
@@ -229,23 +242,27 @@ mod tests {
     }
 
     #[test]
-    fn evicted_blocks_go_to_the_host_and_are_found_there() {
-        let mut pool = BlockPool::new(3, 2, 16);
+    fn evicted_blocks_are_found_in_host_memory() {
+        let tiers = TierLimits { host_blocks: 8, ..TierLimits::NONE };
+        let mut pool = BlockPool::new(3, tiers, 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         let prefix = pool.lookup(&[1, 2, 3]);
-        assert_eq!((prefix.blocks, prefix.idle, prefix.host), (1, 1, 2));
-        pass(&mut pool, &[21, 22, 23]);
-        // The host holds two only.
-        assert_eq!(pool.lookup(&[1, 2, 3]), Prefix { blocks: 0, idle: 0, host: 0 });
-        assert_eq!(pool.lookup(&[11, 12]).host, 2);
+        assert_eq!((prefix.blocks, prefix.idle), (1, 1));
+        assert_eq!(pool.load(&[2, 3, 4], SECOND).blocks, 2);
+        // Each block is told of once, as on its nearest medium.
+        pool.news.take();
+        let snapshot = pool.snapshot();
+        let on = |medium| snapshot.iter().filter(|(_, on)| *on == medium).count();
+        assert_eq!((on(Medium::Device), on(Medium::Host)), (3, 2));
     }
 
     #[test]
     fn two_sequences_that_fill_the_same_block_share_it() {
-        let mut pool = BlockPool::new(4, 0, 16);
+        let mut pool = BlockPool::new(4, TierLimits::NONE, 16);
         pool.take(2);
-        let (first, second) = (pool.commit(7, None), pool.commit(7, None));
+        let (first, second) =
+            (pool.commit(7, BlockPlace::default()), pool.commit(7, BlockPlace::default()));
         assert_eq!((first, pool.used(), pool.available()), (second, 1, 3));
         pool.release(&mut vec![first], 0);
         assert_eq!(pool.cached(), 0);

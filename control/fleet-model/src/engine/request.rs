@@ -1,7 +1,10 @@
 //! Input and output of an engine: its capacities, requests and their progress.
 
 use super::block::BlockId;
+use super::rates::Rates;
+use super::tiers::TierLimits;
 use crate::time::Ps;
+use stator_timing::Timing;
 
 /// Names a sequence of one engine until it has ended.
 pub(crate) type SequenceId = u32;
@@ -13,16 +16,25 @@ pub struct EngineLimits {
     pub block_size: u32,
     /// Blocks on the device.
     pub total_blocks: u32,
-    /// Blocks in host memory.
-    pub host_blocks: u32,
+    /// Tiers below the device.
+    pub tiers: TierLimits,
     /// Sequences computed together.
     pub max_running: u32,
     /// Tokens computed in one step, at least `max_running`.
     pub step_tokens: u32,
-    /// Reading one block from host memory.
-    pub onboard_block: Ps,
+    /// Computing one block of a prompt, about: what loads are weighed against.
+    pub block_prefill: Ps,
     /// Most steps computed at once; 1 computes each alone, to the same effect.
     pub stride: u32,
+}
+
+impl EngineLimits {
+    /// Time in which an engine computes a block in the middle of a prompt of usual length.
+    pub fn block_prefill(timing: &Timing, block_size: u32) -> Ps {
+        /// Tokens before the block.
+        const BEFORE: u32 = 4_096;
+        Rates::new(timing, 1.0).chunk(BEFORE, BEFORE + block_size)
+    }
 }
 
 /// A request, or what is left of one.

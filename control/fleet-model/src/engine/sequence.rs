@@ -1,6 +1,6 @@
 //! One request on its way through an engine.
 
-use super::block::BlockId;
+use super::block::{BlockId, BlockPlace};
 use super::pool::BlockPool;
 use super::request::{EngineLimits, SequenceId, Submission};
 use crate::time::Ps;
@@ -91,21 +91,24 @@ impl Sequence {
         }
         let found = prefix.blocks as usize;
         pool.hold(&self.blocks[..found], &mut self.held);
-        let host = if self.transfer.is_some() { 0 } else { prefix.host };
-        pool.onboarded(&self.blocks[found..found + host as usize]);
         pool.take(missing);
-        self.computed = (prefix.blocks + host) * limits.block_size;
-        let mut wait = u64::from(host) * limits.onboard_block;
-        if let Some(transfer) = self.transfer.take() {
-            wait = transfer;
-            self.computed = self.tokens - 1;
-        }
+        let from = match self.transfer.take() {
+            Some(transfer) => {
+                self.computed = self.tokens - 1;
+                now + transfer
+            }
+            None => {
+                let loaded = pool.load(&self.blocks[found..reusable], limits.block_prefill);
+                self.computed = (prefix.blocks + loaded.blocks) * limits.block_size;
+                loaded.ready.max(now)
+            }
+        };
         self.commit(pool, limits.block_size);
         if !self.reported {
             self.cached = Some(self.computed);
             self.reported = true;
         }
-        self.state = SequenceState::Prefilling { from: now + wait };
+        self.state = SequenceState::Prefilling { from };
         true
     }
 
@@ -129,7 +132,8 @@ impl Sequence {
         let full = ((self.computed / block_size) as usize).min(self.blocks.len());
         for place in self.held.len()..full {
             let parent = place.checked_sub(1).map(|before| self.blocks[before]);
-            self.held.push(pool.commit(self.blocks[place], parent));
+            self.held
+                .push(pool.commit(self.blocks[place], BlockPlace { parent, depth: place as u32 }));
         }
     }
 

@@ -2,7 +2,6 @@
 
 mod agent;
 
-use super::block::BlockId;
 use super::*;
 use proptest::{collection::vec, prelude::*};
 use stator_timing::Timing;
@@ -13,10 +12,10 @@ fn limits(total_blocks: u32) -> EngineLimits {
     EngineLimits {
         block_size: BLOCK,
         total_blocks,
-        host_blocks: 0,
+        tiers: TierLimits::NONE,
         max_running: 6,
         step_tokens: 16,
-        onboard_block: 0,
+        block_prefill: 0,
         stride: 1 << 16,
     }
 }

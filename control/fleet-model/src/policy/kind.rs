@@ -64,7 +64,11 @@ impl PolicyKind {
             Self::LlmD => return paired(common, || Box::new(LlmD::new(block_size))),
         };
         let split = split.unwrap_or(settings.split);
-        Box::new(PlacementPolicy::new(PlacementSettings { split, ..settings }))
+        let settings = PlacementSettings { split, ..settings };
+        match self {
+            Self::Dynamo => Box::new(PlacementPolicy::by_weights(settings)),
+            _ => Box::new(PlacementPolicy::new(settings)),
+        }
     }
 
     /// Whether it is this project's placement, with these settings or others.

@@ -113,7 +113,7 @@ impl Policy for LlmD {
         self.known.sent(worker, query.sequence, capacity);
         self.next_ticket += 1;
         self.tickets.insert(self.next_ticket);
-        Ok(Choice { worker, ticket: self.next_ticket, prefill: None })
+        Ok(Choice { worker, ticket: self.next_ticket, prefill: None, holder: None })
     }
 
     fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, _: Ps) {

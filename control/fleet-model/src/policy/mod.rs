@@ -12,7 +12,6 @@ mod tests;
 
 pub use kind::PolicyKind;
 
-use crate::engine::block::BlockId;
 use crate::time::Ps;
 use stator_placement::{BusyThresholds, PeerLoad, Role, SessionSettings, Split};
 use stator_protos::hash::SequenceHash;
@@ -49,6 +48,8 @@ pub(crate) struct Choice {
     pub(crate) ticket: PolicyTicket,
     /// Another one that computes the prompt first, and the request's place there.
     pub(crate) prefill: Option<(WorkerNumber, PolicyTicket)>,
+    /// A worker that lends it leading blocks of the prompt.
+    pub(crate) holder: Option<WorkerNumber>,
 }
 
 /// Description of a worker.
@@ -62,6 +63,8 @@ pub(crate) struct Member {
     pub(crate) step_tokens: u32,
     /// Adapters that it has loaded.
     pub(crate) adapters: Vec<u32>,
+    /// Whether it lends what its tiers hold, and fetches from others.
+    pub(crate) lends: bool,
 }
 
 /// Settings common to all policies of a run.
@@ -115,7 +118,7 @@ pub(crate) enum WorkerNews<'a> {
     /// Changes were lost.
     Unknown,
     /// All its KV.
-    Snapshot { generation: u64, blocks: &'a [(BlockId, Medium)] },
+    Snapshot { generation: u64, blocks: &'a [(SequenceHash, Medium)] },
     /// Number of blocks that came from another worker, and the time they took.
     Transferred { from: WorkerNumber, blocks: u32, took: Ps },
     /// Load that all other edges report in flight at the worker.

@@ -41,7 +41,8 @@ impl Policy for PairedPolicies {
         let takes = self.roles.get(decode.worker as usize) == Some(&Role::Decode);
         let prefill = takes.then(|| self.prefill.pick(query, now).ok()).flatten();
         let prefill = prefill.map(|choice| (choice.worker, 2 * choice.ticket + 1));
-        Ok(Choice { worker: decode.worker, ticket: 2 * decode.ticket, prefill })
+        let (worker, ticket, holder) = (decode.worker, 2 * decode.ticket, decode.holder);
+        Ok(Choice { worker, ticket, prefill, holder })
     }
 
     fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps) {

@@ -4,23 +4,30 @@ use super::{
     Choice, Member, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews,
     WorkerNumber,
 };
-use crate::engine::block::hash;
 use crate::time::{Ps, duration};
 use stator_placement::{
     Adapter, BookingId, Label, PeerLoad, PickError, Placement, PlacementRequest, PlacementSettings,
     Profile, Time, Topology, Worker,
 };
+use stator_protos::load::{Load, TierCosts};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::ops::RangeInclusive;
 
 /// Placement as the proxy and the picker call it.
 pub(super) struct PlacementPolicy {
     placement: Placement,
+    /// Whether loads count by their measured times, and workers fetch from each other.
+    measures: bool,
 }
 
 impl PlacementPolicy {
     pub(super) fn new(settings: PlacementSettings) -> Self {
-        Self { placement: Placement::new(settings) }
+        Self { placement: Placement::new(settings), measures: true }
+    }
+
+    /// A placement to which all that is in tiers counts by the weights of its settings.
+    pub(super) fn by_weights(settings: PlacementSettings) -> Self {
+        Self { placement: Placement::new(settings), measures: false }
     }
 
     fn up(&mut self, worker: WorkerRank, life: u64, member: &Member, accepting: bool) {
@@ -41,6 +48,7 @@ impl PlacementPolicy {
             batch_tokens: member.step_tokens,
             adapters: member.adapters.iter().copied().map(adapter).collect(),
             fixed_adapters: true,
+            lends: (member.lends && self.measures).then_some(Label(worker.worker.0)),
             ..Profile::default()
         };
         self.placement.set_profile(worker, profile);
@@ -73,6 +81,8 @@ impl Policy for PlacementPolicy {
                 self.placement.worker_down(worker);
             }
             WorkerNews::Load { generation, load } => {
+                let costs = if self.measures { load.costs } else { TierCosts::default() };
+                let load = Load { costs, ..load };
                 self.placement.report_load(worker, Generation(generation), load);
             }
             WorkerNews::Events { generation, events } => {
@@ -82,8 +92,7 @@ impl Policy for PlacementPolicy {
             }
             WorkerNews::Unknown => self.placement.unknown(worker),
             WorkerNews::Snapshot { generation, blocks } => {
-                let blocks = blocks.iter().map(|(id, medium)| (hash(*id), *medium));
-                self.placement.replace(worker, Generation(generation), blocks);
+                self.placement.replace(worker, Generation(generation), blocks.iter().copied());
             }
             WorkerNews::Transferred { from, blocks, took } => {
                 self.placement.transferred(rank(from), worker, blocks, duration(took));
@@ -107,6 +116,7 @@ impl Policy for PlacementPolicy {
                 worker: number(decision.worker),
                 ticket: decision.booking.0,
                 prefill: decision.prefill.map(|leg| (number(leg.worker), leg.booking.0)),
+                holder: decision.holders.first().map(|holder| number(holder.worker)),
             }),
             Err(PickError::AllBusy { .. }) => Err(NoPick::Busy),
             Err(_) => Err(NoPick::NoWorkers),

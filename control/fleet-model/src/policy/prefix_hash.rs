@@ -104,7 +104,7 @@ impl Policy for PrefixHash {
         self.known.sent(worker, query.sequence, self.capacity);
         self.next_ticket += 1;
         self.tickets.insert(self.next_ticket, worker);
-        Ok(Choice { worker, ticket: self.next_ticket, prefill: None })
+        Ok(Choice { worker, ticket: self.next_ticket, prefill: None, holder: None })
     }
 
     fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, _: Ps) {

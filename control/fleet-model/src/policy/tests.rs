@@ -1,7 +1,7 @@
 //! Each policy on a few workers, by what makes it that policy.
 
 use super::*;
-use crate::engine::block::hash;
+use crate::engine::block::{BlockId, hash};
 
 const BLOCK: u32 = 64;
 
@@ -25,8 +25,14 @@ impl Fleet {
         for (worker, &role) in (0..).zip(roles) {
             // The last has adapter 7.
             let adapters = if worker as usize + 1 == roles.len() { vec![7] } else { Vec::new() };
-            let member =
-                Member { role, host: 0, total_blocks: 1_000, step_tokens: 8_192, adapters };
+            let member = Member {
+                role,
+                host: 0,
+                total_blocks: 1_000,
+                step_tokens: 8_192,
+                adapters,
+                lends: false,
+            };
             policy.hear(worker, WorkerNews::Up { generation: 1, member: &member }, 0);
         }
         Self { policy, seed: 0 }
@@ -80,7 +86,7 @@ fn llm_d_weighs_prefix_against_queue() {
 #[test]
 fn the_real_placement_follows_what_engines_hold() {
     let mut fleet = Fleet::new(PolicyKind::Stator, 4);
-    let blocks: Vec<_> = (0..20).map(|id| (id, Medium::Device)).collect();
+    let blocks: Vec<_> = (0..20).map(|id| (hash(id), Medium::Device)).collect();
     fleet.policy.hear(2, WorkerNews::Snapshot { generation: 1, blocks: &blocks }, 1);
     assert_eq!(fleet.send(0..20).worker, 2);
     fleet.policy.hear(2, WorkerNews::Down, 2);

@@ -26,7 +26,7 @@ pub use state::{FleetState, FleetTotals, RoleState};
 
 use crate::engine::block::BlockId;
 use crate::engine::rates::Rates;
-use crate::engine::{Engine, EngineOutput};
+use crate::engine::{Engine, EngineOutput, TierTotals};
 use crate::policy::{PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
 use crate::settings::FleetSettings;
@@ -224,6 +224,10 @@ impl<'a> World<'a> {
             busy: self.workers.iter().map(Worker::busy).collect(),
             worker_time: self.observations.worker_time + held,
             preemptions: self.workers.iter().map(preemptions).sum(),
+            tiers: self.workers.iter().fold(TierTotals::default(), |mut all, worker| {
+                all += worker.tiers();
+                all
+            }),
             events: self.agenda.made(),
             ..self.observations
         })

@@ -1,6 +1,7 @@
 //! Measurements of a run, for reports.
 
 use super::flight::Flight;
+use crate::engine::TierTotals;
 use crate::policy::{PolicyKind, WorkerNumber};
 use crate::settings::FleetSettings;
 use crate::time::Ps;
@@ -27,6 +28,8 @@ pub struct Observations {
     pub worker_time: u128,
     /// Times that a sequence had to start over in its engine.
     pub preemptions: u64,
+    /// Blocks that the workers' tiers gave and took.
+    pub tiers: TierTotals,
     /// Times that a request went to another worker after a death.
     pub migrations: u64,
     /// Deaths of workers.
@@ -97,6 +100,7 @@ impl Observations {
             busy: Vec::new(),
             worker_time: 0,
             preemptions: 0,
+            tiers: TierTotals::default(),
             migrations: 0,
             deaths: 0,
             lost_batches: 0,

@@ -61,9 +61,27 @@ impl World<'_> {
         (flight.main, flight.prefill) = (Some(main), prefill);
         match prefill {
             Some(_) => self.start_prefill(request),
-            None => self.start_main(request, None),
+            None => {
+                if let Some(holder) = choice.holder {
+                    self.lend(holder, choice.worker);
+                }
+                self.start_main(request, None);
+            }
         }
         Ok(())
+    }
+
+    /// A worker hears what another one lends of the prompt that is being placed, as far as that is still
+    /// there.
+    fn lend(&mut self, holder: WorkerNumber, to: WorkerNumber) {
+        let from = &self.workers[holder as usize];
+        if !from.alive {
+            return;
+        }
+        let lent = from.engine.lendable(&self.scratch.blocks);
+        let blocks = std::mem::take(&mut self.scratch.blocks);
+        self.workers[to as usize].engine.hint(&blocks[..lent], self.now);
+        self.scratch.blocks = blocks;
     }
 
     /// The worker for prompts computes this one, and keeps its KV until it is read.

@@ -62,6 +62,7 @@ impl World<'_> {
             total_blocks: settings.limits.total_blocks,
             step_tokens: settings.limits.step_tokens,
             adapters: settings.adapters_of(role, alike),
+            lends: settings.limits.tiers.peers.is_some(),
         };
         let straggles = self.stragglers.unit() < settings.faults.stragglers;
         let slow = if straggles { settings.faults.straggler_slowdown } else { 1.0 };

@@ -1,6 +1,6 @@
 //! A simulated worker: its engine, its life, and what of it is known outside.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, TierTotals};
 use crate::policy::Member;
 use crate::time::Ps;
 use stator_protos::kv_event::KvEvent;
@@ -44,6 +44,8 @@ pub(super) struct Worker {
     /// Busy time and preemptions of earlier lives.
     pub(super) busy: Ps,
     pub(super) preemptions: u64,
+    /// What its tiers gave and took in earlier lives.
+    pub(super) tiers: TierTotals,
 }
 
 /// The worker's KV events on their way to the one who follows them.
@@ -92,6 +94,7 @@ impl Worker {
             slow,
             busy: 0,
             preemptions: 0,
+            tiers: TierTotals::default(),
         }
     }
 
@@ -106,11 +109,19 @@ impl Worker {
     pub(super) fn die(&mut self, engine: Engine) {
         self.busy += self.engine.busy();
         self.preemptions += self.engine.preemptions();
+        self.tiers += self.engine.tier_totals();
         self.engine = engine;
         self.alive = false;
         self.epoch += 1;
         self.planned = None;
         (self.wakes, self.link_free) = (0, 0);
+    }
+
+    /// What its tiers gave and took, over all lives.
+    pub(super) fn tiers(&self) -> TierTotals {
+        let mut all = self.tiers;
+        all += self.engine.tier_totals();
+        all
     }
 
     /// Time spent on steps, over all lives.

@@ -1,10 +1,11 @@
 //! From what was written to what can be used.
 
+use super::tiers::TierSurroundings;
 use super::{FairnessArg, FaultArgs, FleetArgs, OrderingArg, SimulateArgs, WorkloadArgs};
 use stator_fleet_model::time::{MS, Ps, from_seconds};
 use stator_fleet_model::{
-    EngineLimits, FaultSettings, FleetSettings, Replay, Sides, Slo, TRACE_BLOCK, Transfer,
-    one_policy_queue,
+    EngineLimits, FaultSettings, FleetSettings, Replay, Sides, Slo, TRACE_BLOCK, TierLimits,
+    Transfer, one_policy_queue,
 };
 use stator_placement::BusyThresholds;
 use stator_queue::{CheckedSettings, Fairness, Ordering};
@@ -59,17 +60,26 @@ impl SimulateArgs {
         }
         // An unknown preset is named already: the rest is checked with any that works.
         let kv_token_bytes = preset.map_or(1.0, |preset| preset.kv_token_bytes());
+        let timing = preset.map_or(Timing::NONE, |preset| preset.timing());
+        let sides = self.fleet.sides(&mut faulty);
+        let transfer = self.fleet.transfer(&mut faulty);
+        let mut limits = self.fleet.limits(&timing, &mut faulty);
+        let workers = sides.prefill + sides.decode + sides.aggregated;
+        let block_size = limits.block_size;
+        let block_bytes = f64::from(block_size) * kv_token_bytes;
+        let around = TierSurroundings { block_size, block_bytes, transfer, workers };
+        limits.tiers = self.tiers.limits(&around, &mut faulty);
         let settings = FleetSettings {
             seed: self.seed,
-            sides: self.fleet.sides(&mut faulty),
+            sides,
             edges: self.edges.edges(&mut faulty),
             split: self.split.check(&mut faulty),
             sessions: self.edges.sessions(),
             adapters: self.edges.adapters(self.workload.trace.is_some(), &mut faulty),
-            timing: preset.map_or(Timing::NONE, |preset| preset.timing()),
-            limits: self.fleet.limits(kv_token_bytes, &mut faulty),
+            timing,
+            limits,
             kv_token_bytes,
-            transfer: self.fleet.transfer(&mut faulty),
+            transfer,
             report_interval: faulty.ms(
                 "report_interval_ms",
                 self.fleet.report_interval_ms,
@@ -134,16 +144,15 @@ impl FleetArgs {
         }
     }
 
-    fn limits(&self, kv_token_bytes: f64, faulty: &mut Faulty) -> EngineLimits {
+    /// Capacities of an engine without tiers.
+    fn limits(&self, timing: &Timing, faulty: &mut Faulty) -> EngineLimits {
         let block_size = faulty.count("block_size", self.block_size, 1, 65_536).max(1);
-        let host_gb_s = faulty.number("host_gb_s", self.host_gb_s, 0.001, 1e6);
         let max_running = faulty.count("max_running", self.max_running, 1, 65_536);
-        let block_bytes = f64::from(block_size) * kv_token_bytes;
         let (least, most) = (block_size, 1 << 30);
         EngineLimits {
             block_size,
             total_blocks: faulty.count("kv_tokens", self.kv_tokens, least, most) / block_size,
-            host_blocks: faulty.count("host_kv_tokens", self.host_kv_tokens, 0, most) / block_size,
+            tiers: TierLimits::NONE,
             max_running,
             step_tokens: faulty.count(
                 "max_batched_tokens",
@@ -151,7 +160,7 @@ impl FleetArgs {
                 max_running,
                 1 << 20,
             ),
-            onboard_block: from_seconds(block_bytes / (host_gb_s.max(0.001) * 1e9)),
+            block_prefill: EngineLimits::block_prefill(timing, block_size),
             stride: 1 << 16,
         }
     }

@@ -6,10 +6,12 @@ mod edges;
 mod split;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tiers;
 
 pub use check::InvalidArgs;
 pub(crate) use edges::EdgeArgs;
 pub(crate) use split::SplitArgs;
+pub(crate) use tiers::TierArgs;
 
 use clap::Args;
 use serde::Serialize;
@@ -33,6 +35,8 @@ use std::path::PathBuf;
 ///   stator simulate --mix summarise --prefill 4 --decode 4 --rate 8
 ///
 ///   stator simulate --mix agents --edges 3 --peer-interval-ms 10
+///
+///   stator simulate --mix agents --host-kv-tokens 2000000 --disk-kv-tokens 20000000 --peer-kv
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(verbatim_doc_comment)]
 pub struct SimulateArgs {
@@ -60,6 +64,10 @@ pub struct SimulateArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) fleet: FleetArgs,
+    /// KV tiers of the workers.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) tiers: TierArgs,
     /// Disaggregation.
     #[command(flatten)]
     #[serde(flatten)]
@@ -128,12 +136,6 @@ pub(crate) struct FleetArgs {
     /// Tokens of KV that a worker's device holds.
     #[arg(long, default_value = "400000", env = "STATOR_SIMULATE_KV_TOKENS")]
     pub(crate) kv_tokens: u32,
-    /// Tokens of KV that its host memory holds besides; 0 for no such tier.
-    #[arg(long, default_value = "0", env = "STATOR_SIMULATE_HOST_KV_TOKENS")]
-    pub(crate) host_kv_tokens: u32,
-    /// Reading KV from host memory, gigabytes per second.
-    #[arg(long, default_value = "50", env = "STATOR_SIMULATE_HOST_GB_S")]
-    pub(crate) host_gb_s: f64,
     /// Sequences that a worker computes together, 1 to 65536.
     #[arg(long, default_value = "256", env = "STATOR_SIMULATE_MAX_RUNNING")]
     pub(crate) max_running: u32,

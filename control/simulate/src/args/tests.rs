@@ -29,7 +29,8 @@ fn defaults_are_valid_and_those_of_the_model() {
 fn every_fault_is_named_at_once() {
     let line = "--workers 0 --timing abacus --event-loss 2 --restart-s 0.1 --block-size 48 \
                 --trace x --speed 0 --max-batched-tokens 1 --edges 0 --peer-interval-ms 0.5 --peer-delay-ms 60001 \
-                --adapters 3 --adapter-copies 0 --split prefill-load --split-uncached-share 2";
+                --adapters 3 --adapter-copies 0 --split prefill-load --split-uncached-share 2 \
+                --disk-kv-tokens 9999 --disk-gb-s 0 --host-policy best --peer-kv";
     let InvalidArgs(faults) = args(line).settings().expect_err("all of it is wrong");
     let names = [
         "timing",
@@ -46,6 +47,10 @@ fn every_fault_is_named_at_once() {
         "adapter_copies",
         "split_uncached_share",
         "split_prefill_tokens",
+        "disk_kv_tokens",
+        "disk_gb_s",
+        "host_policy",
+        "peer_kv",
     ];
     for name in names {
         assert!(faults.iter().any(|fault| fault.starts_with(name)), "{name}: {faults:?}");

@@ -1,6 +1,6 @@
 //! The table of results: a row per policy.
 
-use stator_fleet_model::RunOutcome;
+use stator_fleet_model::{RunOutcome, TierTotals};
 use stator_report::TextTable;
 use stator_report::number::{count_or_short, percent, short};
 
@@ -42,6 +42,15 @@ pub(crate) fn notes(outcomes: &[RunOutcome]) -> String {
         "Times in ms; good: share of requests within both objectives, and how many a second; \
          cached: share of prompt tokens reused; imbal.: variation of busy time over workers.\n",
     );
+    for RunOutcome { policy, seed, tiers, .. } in outcomes {
+        let TierTotals { host, disk, peers, host_written, disk_written } = tiers;
+        if *host_written > 0 {
+            text += &format!(
+                "{policy}, seed {seed}: blocks from host memory {host}, disk {disk}, others {peers}; \
+                 written to host memory {host_written}, to disk {disk_written}\n"
+            );
+        }
+    }
     for outcome in outcomes {
         let RunOutcome { policy, seed, preemptions, migrations, deaths, lost_batches, .. } =
             outcome;

@@ -1,0 +1,371 @@
+//! Tiers below an engine's device: the real block store with its policies, over devices of which only
+//! the times and the content are modelled.
+//!
+//! A device's work ends at a time that is known when it begins, so that a request knows at once when
+//! its blocks will be there. The store hears of each end when virtual time has come to it.
+
+mod disk;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+pub use limits::{DiskLimits, PeerLimits, TierLimits};
+
+use super::block::{BlockId, BlockPlace, hash};
+use super::news::KvNews;
+use crate::time::{Ps, SECOND, duration};
+use disk::FifoDisk;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+use stator_kv::store::{
+    Action, BlockStore, Filled, OwnerId, RequestId, StoreSettings, TierAdmission, TierId,
+    TierSettings,
+};
+use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport};
+use stator_kv::{Block, Checksum, SlotId};
+use stator_protos::kv_event::Medium;
+use stator_protos::load::{LoadCost, TierCosts};
+use stator_protos::name::BlockName;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The tiers as the store numbers them.
+const DISK: TierId = TierId(0);
+const PEERS: TierId = TierId(1);
+/// Longest wait of a request for blocks: the store's default.
+const WAIT_MAX: Ps = 2 * SECOND;
+
+/// Blocks that the tiers gave and took, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TierTotals {
+    /// Blocks that came from host memory.
+    pub host: u64,
+    /// Blocks that came from the disk.
+    pub disk: u64,
+    /// Blocks that came from other workers.
+    pub peers: u64,
+    /// Blocks written to host memory.
+    pub host_written: u64,
+    /// Blocks written to the disk.
+    pub disk_written: u64,
+}
+
+impl std::ops::AddAssign for TierTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.host += other.host;
+        self.disk += other.disk;
+        self.peers += other.peers;
+        self.host_written += other.host_written;
+        self.disk_written += other.disk_written;
+    }
+}
+
+/// Blocks that a prompt gets from the tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoadedBlocks {
+    pub(crate) blocks: u32,
+    /// The time at which the last of them is on the device, or at which the request gave up the rest.
+    pub(crate) ready: Ps,
+}
+
+/// The tiers of one engine. Time never goes back from call to call.
+pub(crate) struct Tiers {
+    limits: TierLimits,
+    store: Option<BlockStore>,
+    owner: OwnerId,
+    granted: Vec<SlotId>,
+    requests: u64,
+    /// Work under way by the time of its end, and in the order in which it began.
+    due: BTreeMap<(Ps, u64), DueWork>,
+    begun: u64,
+    now: Ps,
+    disk: FifoDisk,
+    disk_reads: Ps,
+    disk_writes: Ps,
+    peer_reads: Ps,
+    /// Blocks that are being read, and when they come; `None` for those that will not.
+    arriving: FxHashMap<BlockName, (TierId, Option<Ps>)>,
+    /// Blocks in host memory, which other workers may read.
+    host: FxHashSet<BlockName>,
+    totals: TierTotals,
+}
+
+/// Work that ends at a known time.
+enum DueWork {
+    Read {
+        tier: TierId,
+        name: BlockName,
+        slot: SlotId,
+        is_there: bool,
+    },
+    Write {
+        name: BlockName,
+        slot: SlotId,
+    },
+    /// A request has its blocks on the device.
+    End(RequestId),
+}
+
+impl Tiers {
+    /// Empty tiers for blocks that take about `block_prefill` to compute.
+    pub(crate) fn new(limits: TierLimits) -> Self {
+        let disk = limits.disk.map_or(TierAdmission::Never, |disk| disk.admission);
+        let disk = TierSettings { admission: disk, ..TierSettings::new(Medium::Disk) };
+        // What others lend is theirs to announce.
+        let peers = TierSettings {
+            admission: TierAdmission::Never,
+            is_announced: false,
+            ..TierSettings::new(Medium::Remote)
+        };
+        let tiers = vec![disk, peers];
+        let settings = StoreSettings {
+            policy: limits.host_policy,
+            ..StoreSettings::new(limits.host_blocks, 1, tiers)
+        };
+        let mut store = (limits.host_blocks > 0).then(|| BlockStore::new(settings));
+        let owner = store.as_mut().map_or(OwnerId(0), BlockStore::connect);
+        let (granted, due, arriving, host, totals) = Default::default();
+        Self {
+            limits,
+            store,
+            owner,
+            granted,
+            requests: 0,
+            due,
+            begun: 0,
+            now: 0,
+            disk: FifoDisk::new(limits.disk.map_or(0, |disk| disk.blocks)),
+            disk_reads: 0,
+            disk_writes: 0,
+            peer_reads: 0,
+            arriving,
+            host,
+            totals,
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_there(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Blocks that they gave and took.
+    pub(crate) fn totals(&self) -> TierTotals {
+        self.totals
+    }
+
+    /// Time goes on: the store hears of the work that has ended.
+    pub(crate) fn advance(&mut self, now: Ps, news: &mut KvNews) {
+        self.now = self.now.max(now);
+        while let Some(entry) = self.due.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((at, _), work) = entry.remove_entry();
+            self.end(work, at, news);
+            self.act(at, news);
+        }
+    }
+
+    /// Leading blocks of `ids` that come from the tiers, for a request whose engine computes a block
+    /// in `block_prefill`.
+    pub(crate) fn load(
+        &mut self,
+        ids: &[BlockId],
+        block_prefill: Ps,
+        news: &mut KvNews,
+    ) -> LoadedBlocks {
+        let now = self.now;
+        let Some(store) = self.store.as_mut().filter(|_| !ids.is_empty()) else {
+            return LoadedBlocks { blocks: 0, ready: now };
+        };
+        let names: Vec<_> = ids.iter().map(|id| name(*id)).collect();
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let prefill = duration(block_prefill);
+        let found = store.ask(self.owner, request, &names, prefill, duration(now));
+        self.act(now, news);
+        let ready = found.ready.len();
+        // The store waits no longer than to compute them would take.
+        let deadline = now + WAIT_MAX.min(block_prefill * found.pending as u64);
+        let (mut blocks, mut there) = (ready, now);
+        for name in &names[ready..ready + found.pending] {
+            match self.arriving.get(name) {
+                Some((tier, Some(at))) if *at <= deadline => {
+                    there = there.max(*at);
+                    let count =
+                        if *tier == DISK { &mut self.totals.disk } else { &mut self.totals.peers };
+                    *count += 1;
+                }
+                // One that is here already, behind others that are not.
+                None => self.totals.host += 1,
+                Some(_) => {
+                    there = deadline;
+                    break;
+                }
+            }
+            blocks += 1;
+        }
+        self.totals.host += ready as u64;
+        let onboarded = there + blocks as u64 * self.limits.onboard_block;
+        self.begin(onboarded, DueWork::End(request));
+        LoadedBlocks { blocks: blocks as u32, ready: onboarded }
+    }
+
+    /// A block was computed on the device: host memory keeps it too.
+    pub(crate) fn store(&mut self, id: BlockId, place: BlockPlace, news: &mut KvNews) {
+        let (now, BlockPlace { parent, depth }) = (self.now, place);
+        let Some(store) = &mut self.store else { return };
+        if self.granted.is_empty() {
+            self.granted = store.grant(self.owner, 1, duration(now));
+        }
+        if let Some(slot) = self.granted.pop() {
+            let block =
+                Block { name: name(id), hash: Some(hash(id)), parent: parent.map(hash), depth };
+            match store.filled(self.owner, slot, block, Checksum(0), duration(now)) {
+                Filled::Registered => self.totals.host_written += 1,
+                Filled::Duplicate => self.granted.push(slot),
+                Filled::NotGranted => {}
+            }
+        }
+        self.act(now, news);
+    }
+
+    /// Blocks were used on the device.
+    pub(crate) fn touch(&mut self, ids: &[BlockId]) {
+        let now = duration(self.now);
+        if let Some(store) = &mut self.store {
+            let names: Vec<_> = ids.iter().map(|id| name(*id)).collect();
+            store.touch(&names, now);
+        }
+    }
+
+    /// Leading blocks that another worker can read here.
+    pub(crate) fn lendable(&self, ids: &[BlockId]) -> usize {
+        ids.iter().take_while(|id| self.host.contains(&name(**id))).count()
+    }
+
+    /// Another worker lends these blocks of a sequence, the first of which it begins with.
+    pub(crate) fn hint(&mut self, ids: &[BlockId], news: &mut KvNews) {
+        let now = self.now;
+        let Some(store) = self.store.as_mut().filter(|_| self.limits.peers.is_some()) else {
+            return;
+        };
+        let blocks = ids.iter().enumerate().map(|(depth, id)| Block {
+            name: name(*id),
+            hash: Some(hash(*id)),
+            parent: depth.checked_sub(1).map(|before| hash(ids[before])),
+            depth: depth as u32,
+        });
+        store.report(PEERS, TierReport::Found(blocks.collect()), duration(now));
+        self.act(now, news);
+    }
+
+    /// Costs of loads as an agent measures them, for blocks of so many bytes that take `compute` to
+    /// compute.
+    pub(crate) fn costs(&self, block_bytes: f64, compute: Ps) -> TierCosts {
+        let Some(store) = &self.store else { return TierCosts::default() };
+        let ns = |span: Ps| (span / 1_000).max(1);
+        let mut measured = store.load_costs(duration(self.now)).map(Option::unwrap_or_default);
+        TierCosts {
+            block_bytes: block_bytes as u64,
+            compute_ns: ns(compute),
+            host: LoadCost { latency_us: 0, block_ns: ns(self.limits.onboard_block) },
+            disk: measured.next().unwrap_or_default(),
+            peer: measured.next().unwrap_or_default(),
+            remote: LoadCost::default(),
+        }
+    }
+
+    fn begin(&mut self, ends: Ps, work: DueWork) {
+        self.begun += 1;
+        self.due.insert((ends, self.begun), work);
+    }
+
+    /// Carries out what the store decides.
+    fn act(&mut self, now: Ps, news: &mut KvNews) {
+        while let Some(action) = self.store.as_mut().and_then(BlockStore::next_action) {
+            match action {
+                Action::Read { tier, read } => self.read(tier, &read, now),
+                Action::Write { write, .. } => {
+                    let Some(limits) = self.limits.disk else { continue };
+                    self.disk_writes = self.disk_writes.max(now) + limits.write_block;
+                    let work = DueWork::Write { name: write.block.name, slot: write.slot };
+                    self.begin(self.disk_writes + limits.latency, work);
+                }
+                Action::Event(event) => self.tell(&event, news),
+                Action::Ready { .. } => {}
+            }
+        }
+    }
+
+    fn read(&mut self, tier: TierId, read: &TierRead, now: Ps) {
+        let TierRead { name, slot, .. } = *read;
+        let disk = self.limits.disk.map(|disk| (disk.latency, disk.read_block));
+        let (times, free, is_there) = match tier {
+            DISK => (disk, &mut self.disk_reads, self.disk.read(name)),
+            _ => {
+                let peers = self.limits.peers.map(|peers| (peers.latency, peers.block));
+                (peers, &mut self.peer_reads, true)
+            }
+        };
+        let (latency, block) = times.unwrap_or_default();
+        *free = (*free).max(now) + block;
+        let ends = *free + latency;
+        self.arriving.insert(name, (tier, is_there.then_some(ends)));
+        self.begin(ends, DueWork::Read { tier, name, slot, is_there });
+    }
+
+    fn end(&mut self, work: DueWork, at: Ps, news: &mut KvNews) {
+        let (Some(store), now) = (&mut self.store, duration(at)) else { return };
+        match work {
+            DueWork::Read { tier, name, slot, is_there } => {
+                self.arriving.remove(&name);
+                let result = if is_there { Ok(Checksum(0)) } else { Err(TierError::Missing) };
+                store.report(tier, TierReport::Read { name, slot, result }, now);
+            }
+            DueWork::Write { name, slot } => {
+                let mut gone = Vec::new();
+                self.totals.disk_written += self.disk.write(name, &mut gone);
+                store.report(DISK, TierReport::Written { name, slot, result: Ok(()) }, now);
+                self.act(at, news);
+                if let Some(store) = &mut self.store {
+                    store.report(DISK, TierReport::Gone(gone), now);
+                }
+            }
+            DueWork::End(request) => store.end(self.owner, request, now),
+        }
+    }
+
+    fn tell(&mut self, event: &TierEvent, news: &mut KvNews) {
+        match event {
+            // Nobody clears the tiers of a model.
+            TierEvent::Cleared => {}
+            TierEvent::Stored { block, medium } => {
+                if *medium == Medium::Host {
+                    self.host.insert(block.name);
+                }
+                if let Some(hash) = block.hash {
+                    news.stored_as(hash, block.parent, *medium);
+                }
+            }
+            TierEvent::Removed { block, medium } => {
+                if *medium == Medium::Host {
+                    self.host.remove(&block.name);
+                }
+                if let Some(hash) = block.hash {
+                    news.removed_as(hash, *medium);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiers").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+fn name(id: BlockId) -> BlockName {
+    BlockName(hash(id).0.into())
+}

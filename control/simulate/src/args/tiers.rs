@@ -1,0 +1,114 @@
+//! Flags of the workers' KV tiers.
+
+use super::check::Faulty;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stator_fleet_model::time::{MS, from_seconds};
+use stator_fleet_model::{DiskLimits, PeerLimits, TierLimits, Transfer};
+use stator_kv::policy::PolicyName;
+use stator_kv::store::TierAdmission;
+
+/// Most tokens of a tier.
+const TOKENS_MAX: u32 = 1 << 30;
+
+/// KV tiers of the workers, under the agents' own block store and policies.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "KV tiers")]
+pub(crate) struct TierArgs {
+    /// Tokens of KV that a worker's host memory holds besides; 0 for no such tier.
+    #[arg(long, default_value = "0", env = "STATOR_SIMULATE_HOST_KV_TOKENS")]
+    pub(crate) host_kv_tokens: u32,
+    /// Reading KV from host memory, gigabytes per second.
+    #[arg(long, default_value = "50", env = "STATOR_SIMULATE_HOST_GB_S")]
+    pub(crate) host_gb_s: f64,
+    /// Eviction policy of host memory: lru, two-queue-short, two-queue-long, tiny-lfu or second-touch.
+    /// Default: the one that has the most hits on a sample of the requests, as agents choose it.
+    #[arg(long, value_name = "POLICY", env = "STATOR_SIMULATE_HOST_POLICY")]
+    pub(crate) host_policy: Option<String>,
+    /// Tokens of KV that a worker's disk holds; 0 for no disk. Needs --host-kv-tokens.
+    #[arg(long, default_value = "0", env = "STATOR_SIMULATE_DISK_KV_TOKENS")]
+    pub(crate) disk_kv_tokens: u32,
+    /// Reading KV from disk, gigabytes per second.
+    #[arg(long, default_value = "6", env = "STATOR_SIMULATE_DISK_GB_S")]
+    pub(crate) disk_gb_s: f64,
+    /// Writing KV to disk, gigabytes per second.
+    #[arg(long, default_value = "3", env = "STATOR_SIMULATE_DISK_WRITE_GB_S")]
+    pub(crate) disk_write_gb_s: f64,
+    /// Before the first byte of a read or write, 0 to 60000 ms.
+    #[arg(long, default_value = "0.2", env = "STATOR_SIMULATE_DISK_LATENCY_MS")]
+    pub(crate) disk_latency_ms: f64,
+    /// Blocks that are written to disk.
+    #[arg(long, value_enum, default_value = "measured", env = "STATOR_SIMULATE_DISK_ADMISSION")]
+    pub(crate) disk_admission: AdmissionArg,
+    /// Let workers fetch KV from the host memory of others, over the networks of --local-gb-s and
+    /// --remote-gb-s: the slower one counts if there are several hosts. Needs --host-kv-tokens; for the
+    /// policies of this project's placement.
+    #[arg(long, env = "STATOR_SIMULATE_PEER_KV")]
+    pub(crate) peer_kv: bool,
+}
+
+/// Blocks that are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AdmissionArg {
+    /// Every block.
+    Through,
+    /// Blocks that are used a second time, as NVIDIA Dynamo and selective write-through do.
+    SecondTouch,
+    /// Whichever of these does better on a sample of the requests, as agents choose it.
+    Measured,
+}
+
+/// What a worker's tiers depend on, beside their own flags.
+pub(super) struct TierSurroundings {
+    pub(super) block_size: u32,
+    pub(super) block_bytes: f64,
+    pub(super) transfer: Transfer,
+    /// Workers of the fleet.
+    pub(super) workers: u32,
+}
+
+impl TierArgs {
+    /// The tiers of a worker.
+    pub(super) fn limits(&self, around: &TierSurroundings, faulty: &mut Faulty) -> TierLimits {
+        let TierSurroundings { block_size, block_bytes, transfer, workers } = around;
+        let mut block = |name: &str, gb_s: f64| {
+            let gb_s = faulty.number(name, gb_s, 0.001, 1e6).max(0.001);
+            from_seconds(block_bytes / (gb_s * 1e9))
+        };
+        let onboard_block = block("host_gb_s", self.host_gb_s);
+        let read_block = block("disk_gb_s", self.disk_gb_s);
+        let write_block = block("disk_write_gb_s", self.disk_write_gb_s);
+        let latency = faulty.ms("disk_latency_ms", self.disk_latency_ms, 0.0, 60_000.0);
+        let host_blocks =
+            faulty.count("host_kv_tokens", self.host_kv_tokens, 0, TOKENS_MAX) / block_size;
+        let blocks =
+            faulty.count("disk_kv_tokens", self.disk_kv_tokens, 0, TOKENS_MAX) / block_size;
+        for (flag, is_set) in [("disk_kv_tokens", blocks > 0), ("peer_kv", self.peer_kv)] {
+            if is_set && host_blocks == 0 {
+                faulty.fault(format!("{flag}: needs host_kv_tokens of a block or more"));
+            }
+        }
+        let host_policy = self.host_policy.as_ref().and_then(|name| {
+            let policy: Result<PolicyName, _> = name.parse();
+            policy.map_err(|error| faulty.fault(format!("host_policy: {error}"))).ok()
+        });
+        let admission = match self.disk_admission {
+            AdmissionArg::Through => TierAdmission::Through,
+            AdmissionArg::SecondTouch => TierAdmission::SecondTouch,
+            AdmissionArg::Measured => TierAdmission::Measured { blocks: blocks as usize },
+        };
+        let disk = DiskLimits { blocks, latency, read_block, write_block, admission };
+        let is_one_host = *workers <= transfer.host_workers;
+        let gb_s = if is_one_host { transfer.local_gb_s } else { transfer.remote_gb_s };
+        let peers =
+            PeerLimits { latency: MS, block: from_seconds(block_bytes / (gb_s.max(0.001) * 1e9)) };
+        TierLimits {
+            host_blocks,
+            onboard_block,
+            host_policy,
+            disk: (blocks > 0).then_some(disk),
+            peers: self.peer_kv.then_some(peers),
+        }
+    }
+}
