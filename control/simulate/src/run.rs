@@ -94,7 +94,9 @@ pub(crate) fn command(args: &SimulateArgs, seed: u64) -> String {
     let serde_json::Value::Object(settings) = serde_json::json!(one) else { return line };
     for (name, value) in settings {
         let value = match value {
-            serde_json::Value::Null => continue,
+            serde_json::Value::Null | serde_json::Value::Bool(false) => continue,
+            // A switch has no value.
+            serde_json::Value::Bool(true) => String::new(),
             serde_json::Value::String(text) => text,
             serde_json::Value::Array(items) => {
                 let items = items.iter().filter_map(|item| item.as_str());
@@ -103,6 +105,7 @@ pub(crate) fn command(args: &SimulateArgs, seed: u64) -> String {
             other => other.to_string(),
         };
         line += &format!(" --{} {value}", name.replace('_', "-"));
+        line.truncate(line.trim_end().len());
     }
     line
 }

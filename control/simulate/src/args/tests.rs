@@ -60,7 +60,8 @@ fn every_fault_is_named_at_once() {
 
 #[test]
 fn a_run_can_be_repeated_from_its_command() {
-    let line = "--policy random --mix chat --requests 30 --deaths-per-hour 3 --rate 2.5";
+    let line = "--policy random --mix chat --requests 30 --deaths-per-hour 3 --rate 2.5 \
+                --host-kv-tokens 9999 --peer-kv";
     let first = args(line);
     let again = crate::run::command(&first, 7);
     let again = args(again.strip_prefix("stator simulate").expect("it begins so"));
