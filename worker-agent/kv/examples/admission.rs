@@ -11,7 +11,7 @@ use stator_kv::store::{
     TierSettings,
 };
 use stator_kv::tier::TierReport;
-use stator_kv::{Block, Checksum, Now, SlotId};
+use stator_kv::{Block, Checksum, Now, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::{HashSet, VecDeque};
@@ -114,7 +114,13 @@ impl Study {
                 self.act();
             }
             if let Some(slot) = self.spare.take() {
-                let block = Block { name: *name, hash: None, parent: None, depth: depth as u32 };
+                let block = Block {
+                    name: *name,
+                    hash: None,
+                    parent: None,
+                    depth: depth as u32,
+                    tenant: TenantKey::default(),
+                };
                 let filled = self.store.filled(self.owner, slot, block, Checksum(0), self.now);
                 self.host_written += u64::from(filled == Filled::Registered);
                 // The slot of a block that is there already, behind one that is not, stays ours.
@@ -152,6 +158,7 @@ impl Study {
                     }
                 }
                 Action::Ready { .. } | Action::Event(_) => {}
+                Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }
     }

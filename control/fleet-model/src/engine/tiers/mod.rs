@@ -22,7 +22,7 @@ use stator_kv::store::{
     TierSettings,
 };
 use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport};
-use stator_kv::{Block, Checksum, SlotId};
+use stator_kv::{Block, Checksum, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 use stator_protos::load::{LoadCost, TierCosts};
 use stator_protos::name::BlockName;
@@ -219,12 +219,17 @@ impl Tiers {
             self.granted = store.grant(self.owner, 1, duration(now));
         }
         if let Some(slot) = self.granted.pop() {
-            let block =
-                Block { name: name(id), hash: Some(hash(id)), parent: parent.map(hash), depth };
+            let block = Block {
+                name: name(id),
+                hash: Some(hash(id)),
+                parent: parent.map(hash),
+                depth,
+                tenant: TenantKey::default(),
+            };
             match store.filled(self.owner, slot, block, Checksum(0), duration(now)) {
                 Filled::Registered => self.totals.host_written += 1,
                 Filled::Duplicate => self.granted.push(slot),
-                Filled::NotGranted => {}
+                Filled::NotGranted | Filled::OverQuota => {}
             }
         }
         self.act(now, news);
@@ -255,6 +260,7 @@ impl Tiers {
             hash: Some(hash(*id)),
             parent: depth.checked_sub(1).map(|before| hash(ids[before])),
             depth: depth as u32,
+            tenant: TenantKey::default(),
         });
         store.report(PEERS, TierReport::Found(blocks.collect()), duration(now));
         self.act(now, news);
@@ -293,7 +299,8 @@ impl Tiers {
                     self.begin(self.disk_writes + limits.latency, work);
                 }
                 Action::Event(event) => self.tell(&event, news),
-                Action::Ready { .. } => {}
+                // Operators have no part in the model.
+                Action::Ready { .. } | Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }
     }
