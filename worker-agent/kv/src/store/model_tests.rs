@@ -235,13 +235,7 @@ impl World {
             }
             Step::Forget { names } => self.forget(&names),
             Step::Limit { slots } => self.store.set_slot_limit(slots),
-            Step::Shrink { most } => {
-                let before = self.store.status(self.now).host.used;
-                self.store.shrink(most, self.now);
-                let host = self.store.status(self.now).host;
-                assert!(before - host.used <= most);
-                assert!(host.used == before || host.used >= host.limit);
-            }
+            Step::Shrink { most } => self.shrink(most),
             Step::Switch { tier, is_on } => self.store.set_tier_on(TierId(tier), is_on),
             Step::Wait { ms } => {
                 self.now += Duration::from_millis(ms);
@@ -249,6 +243,14 @@ impl World {
             }
         }
         self.act();
+    }
+
+    fn shrink(&mut self, most: usize) {
+        let before = self.store.status(self.now).host.used;
+        self.store.shrink(most, self.now);
+        let host = self.store.status(self.now).host;
+        assert!(before - host.used <= most);
+        assert!(host.used == before || host.used >= host.limit);
     }
 
     /// What is forgotten is nowhere any more.
