@@ -1,6 +1,6 @@
 //! From what was written to what can be used.
 
-use super::tiers::TierSurroundings;
+use super::surroundings::TierSurroundings;
 use super::{FairnessArg, FaultArgs, FleetArgs, OrderingArg, SimulateArgs, WorkloadArgs};
 use stator_fleet_model::time::{MS, Ps, from_seconds};
 use stator_fleet_model::{

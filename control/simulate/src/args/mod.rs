@@ -4,6 +4,7 @@
 mod check;
 mod edges;
 mod split;
+mod surroundings;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tiers;

@@ -1,10 +1,11 @@
 //! Flags of the workers' KV tiers.
 
 use super::check::Faulty;
+use super::surroundings::TierSurroundings;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stator_fleet_model::time::{MS, from_seconds};
-use stator_fleet_model::{DiskLimits, PeerLimits, TierLimits, Transfer};
+use stator_fleet_model::{DiskLimits, PeerLimits, TierLimits};
 use stator_kv::policy::PolicyName;
 use stator_kv::store::TierAdmission;
 
@@ -57,15 +58,6 @@ pub(crate) enum AdmissionArg {
     SecondTouch,
     /// Whichever of these does better on a sample of the requests, as agents choose it.
     Measured,
-}
-
-/// What a worker's tiers depend on, beside their own flags.
-pub(super) struct TierSurroundings {
-    pub(super) block_size: u32,
-    pub(super) block_bytes: f64,
-    pub(super) transfer: Transfer,
-    /// Workers of the fleet.
-    pub(super) workers: u32,
 }
 
 impl TierArgs {
