@@ -105,6 +105,7 @@ const AGENT_DETAILS: &[&str] = &[
     "kv-key-file",
     "kv-tenant-share-percent",
     "kv-metrics-names",
+    "kv-nixl",
     "engine-stop-grace-s",
     "engine-metrics-max-bytes",
     "canary-idle-s",

@@ -127,7 +127,7 @@ mod tests {
             &Refusal { retry_after, ..refusal(429, "full \"up\"".to_owned()) },
             ErrorFormat::OpenAi,
             &[("retry-after", "2"), ("content-type", "application/json")],
-            r#"{"error":{"code":null,"message":"full \"up\"","param":null,"type":"rate_limit_error"}}"#,
+            r#"{"error":{"message":"full \"up\"","type":"rate_limit_error","param":null,"code":null}}"#,
         );
     }
 

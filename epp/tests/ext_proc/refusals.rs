@@ -74,7 +74,7 @@ async fn a_shed_request_is_told_when_to_come_back() {
     stream.send([post(), request_body("{}", true)]);
     let answer = "immediate 429 set(x-llm-d-request-dropped-reason=rejected-saturated \
                   retry-after=3 content-type=application/json) ";
-    let body = r#"{"error":{"code":"rejected-saturated","message":"saturated","param":null,"type":"rate_limit_error"}}"#;
+    let body = r#"{"error":{"message":"saturated","type":"rate_limit_error","param":null,"code":"rejected-saturated"}}"#;
     stream.expect(&[&format!("{answer}{body:?}")]).await;
 }
 
