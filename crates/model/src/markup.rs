@@ -9,9 +9,10 @@ use std::sync::Arc;
 const PROMPT_END_TOKENS: usize = 32;
 
 /// A family of markup, as an operator chose it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum FamilyChoice<F: 'static> {
     /// The family that the model's files give away, if any.
+    #[default]
     Auto,
     /// No family: markup is text.
     Off,
@@ -46,12 +47,6 @@ impl<F> Clone for FamilyChoice<F> {
 }
 
 impl<F> Copy for FamilyChoice<F> {}
-
-impl<F> Default for FamilyChoice<F> {
-    fn default() -> Self {
-        Self::Auto
-    }
-}
 
 impl<F> FamilyChoice<F> {
     /// The family chosen, where `found` is what the model's files give away.

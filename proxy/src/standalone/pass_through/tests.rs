@@ -172,7 +172,8 @@ async fn what_steers_does_not_come_from_a_client() {
     bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"unknown\"} 2").await;
     for (headers, body, status) in [
         ("", r#"{"model":"m","kv_transfer_params":{},"t":1e999}"#, 400),
-        ("Content-Encoding: gzip\r\n", BODY, 415),
+        ("Content-Encoding: gzip\r\n", BODY, 400),
+        ("Content-Encoding: br\r\n", BODY, 415),
     ] {
         let mut client = post(&bed, COMPLETIONS, headers, body).await;
         assert!(client.read().await, "{body}");

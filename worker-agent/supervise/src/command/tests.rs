@@ -35,7 +35,7 @@ fn refusal(build: Builder, options: &Options) -> String {
 fn a_vllm_publishes_events_and_speaks_token_ids() {
     let command = vllm(&with_events(&["--max-model-len", "2048"])).unwrap();
     assert_eq!(command.program, PathBuf::from("vllm"));
-    let events = r#"{"enable_kv_cache_events":true,"endpoint":"ipc:///run/w.events","publisher":"zmq","replay_endpoint":"ipc:///run/w.replay","topic":"kv"}"#;
+    let events = r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///run/w.events","replay_endpoint":"ipc:///run/w.replay","topic":"kv"}"#;
     let expected = [
         ["serve", "/models/tiny"].as_slice(),
         &["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "8001"],
