@@ -134,7 +134,7 @@ pub(crate) async fn ask_near(
         for output in frame.outputs {
             answer.extend(output.token_ids);
             if let Some(finish) = output.finish {
-                let usage = finish.usage.clone().unwrap_or_else(|| panic!("{finish:?}"));
+                let usage = finish.usage.unwrap_or_else(|| panic!("{finish:?}"));
                 return (answer, usage.cached_tokens);
             }
         }

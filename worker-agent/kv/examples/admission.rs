@@ -17,9 +17,11 @@ use stator_protos::name::BlockName;
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-/// Ways to fill the tiers: a name, the policy of host memory, what the disk takes, and whether host memory
-/// takes a block at its second computation only.
-const WAYS: [(&str, Option<PolicyName>, fn(usize) -> TierAdmission, bool); 5] = [
+/// A way to fill the tiers: a name, the policy of host memory, what a disk of so many blocks takes, and whether
+/// host memory takes a block at its second computation only.
+type FillingWay = (&'static str, Option<PolicyName>, fn(usize) -> TierAdmission, bool);
+
+const WAYS: [FillingWay; 5] = [
     ("LRU, all", Some(PolicyName::Lru), |_| TierAdmission::Through, false),
     ("LRU, second touch (Dynamo)", Some(PolicyName::Lru), |_| TierAdmission::SecondTouch, false),
     ("selective (HiCache)", Some(PolicyName::Lru), |_| TierAdmission::Through, true),

@@ -18,15 +18,18 @@ const MB: f64 = 1e6;
 #[derive(Clone, Debug, Subcommand)]
 pub enum KvOperationArg {
     /// Show the KV tiers: room, hits, speed, and what is wrong with them.
-    KvStatus(StatusArgs),
+    #[command(name = "kv-status")]
+    Status(StatusArgs),
     /// Forget the KV of one tier, or of all.
-    KvClear {
+    #[command(name = "kv-clear")]
+    Clear {
         /// Tier to clear. Default: all.
         #[arg(long)]
         tier: Option<TierArg>,
     },
     /// Keep the KV of a prompt in host memory for a while, whatever needs room.
-    KvPin {
+    #[command(name = "kv-pin")]
+    Pin {
         /// Prompt to keep.
         #[command(flatten)]
         prompt: PromptArgs,
@@ -35,13 +38,15 @@ pub enum KvOperationArg {
         seconds: u32,
     },
     /// Forget the KV of a prompt, in all tiers. Objects in a shared store stay for other agents.
-    KvEvict {
+    #[command(name = "kv-evict")]
+    Evict {
         /// Prompt to forget.
         #[command(flatten)]
         prompt: PromptArgs,
     },
     /// Change limits of the tiers, until the agent ends.
-    KvLimit(LimitArgs),
+    #[command(name = "kv-limit")]
+    Limit(LimitArgs),
 }
 
 /// Flags of `kv-status`.
@@ -103,7 +108,7 @@ pub(super) enum SwitchArg {
 /// The agent cannot be asked, refuses, or has none of a prompt's blocks that were to be pinned.
 pub(super) async fn operate(caller: Caller, operation: KvOperationArg) -> anyhow::Result<()> {
     match operation {
-        KvOperationArg::KvStatus(StatusArgs { json, over }) => {
+        KvOperationArg::Status(StatusArgs { json, over }) => {
             let before = ask(&caller, Operation::Look(KvLook {})).await?;
             let mut later = None;
             if let Some(seconds) = over {
@@ -117,12 +122,12 @@ pub(super) async fn operate(caller: Caller, operation: KvOperationArg) -> anyhow
                 false => print!("{}", kv_text::table(&shown, since)),
             }
         }
-        KvOperationArg::KvClear { tier } => {
+        KvOperationArg::Clear { tier } => {
             let tier = tier.and_then(|tier| tier.to_possible_value());
             let tier = tier.map_or_else(String::new, |tier| tier.get_name().to_owned());
             ask(&caller, Operation::Clear(KvClear { tier })).await?;
         }
-        KvOperationArg::KvPin { prompt, seconds } => {
+        KvOperationArg::Pin { prompt, seconds } => {
             let hashes = prompt.hashes(&caller).await?;
             let response = ask(&caller, Operation::Pin(KvPin { hashes, seconds })).await?;
             let pinned = response.pinned.unwrap_or_default();
@@ -132,12 +137,12 @@ pub(super) async fn operate(caller: Caller, operation: KvOperationArg) -> anyhow
             }
             println!("{}", kv_text::pinned(&pinned, seconds));
         }
-        KvOperationArg::KvEvict { prompt } => {
+        KvOperationArg::Evict { prompt } => {
             let hashes = prompt.hashes(&caller).await?;
             let response = ask(&caller, Operation::Evict(KvEvict { hashes })).await?;
             println!("{}", kv_text::evicted(&response.evicted.unwrap_or_default()));
         }
-        KvOperationArg::KvLimit(limits) => {
+        KvOperationArg::Limit(limits) => {
             let response = ask(&caller, Operation::Limit(limits.wire())).await?;
             print!("{}", kv_text::table(&response.status.unwrap_or_default(), None));
         }
@@ -189,7 +194,7 @@ mod tests {
         let words = std::iter::once("operate").chain(line.split(' '));
         let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
         match KvOperationArg::from_arg_matches(&matches).map_err(|error| error.to_string())? {
-            KvOperationArg::KvLimit(limits) => Ok(limits.wire()),
+            KvOperationArg::Limit(limits) => Ok(limits.wire()),
             other => Err(format!("{other:?}")),
         }
     }

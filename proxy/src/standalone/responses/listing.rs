@@ -12,7 +12,7 @@ const LIMIT_MAX: usize = 100;
 /// The value of a parameter; values that matter here need no decoding.
 pub(super) fn value<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(known, _)| *known == name).map(|(_, value)| value).last()
+    pairs.filter(|(known, _)| *known == name).map(|(_, value)| value).next_back()
 }
 
 /// Number of the first event that a client wants.

@@ -14,10 +14,11 @@ fn bits(isa: Isa) -> u64 {
     let mut all = Vec::new();
     for name in ["llama3", "qwen3"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
-        let mut model = Model::load(&ModelFiles::open(&folder).unwrap()).unwrap();
+        let mut model =
+            Model::load(&ModelFiles::open(&folder).expect("its files")).expect("a model");
         model.isa = isa;
         let options = EngineOptions { total_blocks: 16, ..EngineOptions::default() };
-        let mut driver = Driver::new(engine(Arc::new(model), options).unwrap());
+        let mut driver = Driver::new(engine(Arc::new(model), options).expect("an engine"));
         let sampling = Sampling { max_tokens: 1, ..Sampling::neutral() };
         let tokens = (1..70).map(|token| token % 50).collect();
         let request = request_with(1, tokens, sampling);
