@@ -20,7 +20,7 @@ pub struct ApiArgs {
     )]
     pub unknown_fields: UnknownFieldsArg,
 
-    /// Origins whose web pages may use the API, comma-separated, such as https://example.org; * for
+    /// Origins whose web pages may use the API, comma-separated, such as `https://example.org`; * for
     /// all. Without any, browsers keep pages of other origins from reading answers.
     #[arg(long, env = "STATOR_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
     pub cors_origins: Vec<String>,

@@ -1,6 +1,6 @@
 //! Copies of KV between device memory and arenas, by the CUDA driver where there is one.
 //!
-//! Nothing of CUDA is linked: the driver is looked for when the process runs ([`probe`]), and
+//! Nothing of CUDA is linked: the driver is looked for when the process runs ([`probe()`]), and
 //! without it nothing here can be made. This is the only room that knows CUDA; its unsafe code is
 //! in [`cuda`].
 //!
