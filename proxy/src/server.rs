@@ -136,8 +136,9 @@ pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdow
         tokio::task::yield_now().await;
     }
     drop(listener);
-    tracing::info!(running = serving.running(), "draining");
+    // Before the word of it: whoever reads that may rely on refusals.
     closing.send_replace(true);
+    tracing::info!(running = serving.running(), "draining");
     drop(closed);
     // Each connection holds the other end of this channel.
     if timeout(ending.drain_timeout, closing.closed()).await.is_err() {

@@ -228,6 +228,8 @@ async fn a_second_agent_finds_what_the_first_left_in_an_object_store(
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
 
     let second = attached(bed, server, home, &[&objects]).await;
+    // Its catalogue of the store is read after the engine has joined.
+    holds(&second, "remote", whole_blocks(LONG) / BLOCK_SIZE).await;
     finds_again(&second.engine, &prompt, &expected).await;
     assert!(hits_below(&second).await > 0.0, "nothing came from the object store");
 }

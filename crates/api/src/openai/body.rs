@@ -154,7 +154,8 @@ impl Body<'_> {
 ///
 /// # Errors
 ///
-/// As [`parse_as`].
+/// 400: with line and column for bytes that are not JSON, with the path of the field for a value of
+/// the wrong type.
 pub fn parse(bytes: &[u8]) -> Result<Body<'_>, ApiError> {
     parse_as(bytes)
 }
