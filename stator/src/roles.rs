@@ -106,6 +106,7 @@ const AGENT_DETAILS: &[&str] = &[
     "kv-tenant-share-percent",
     "kv-metrics-names",
     "kv-nixl",
+    "sim-step-ms",
     "engine-stop-grace-s",
     "engine-metrics-max-bytes",
     "canary-idle-s",

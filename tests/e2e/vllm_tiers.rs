@@ -224,6 +224,7 @@ async fn a_second_agent_finds_what_the_first_left_in_an_object_store(
     let (expected, _) = asked(&agent.engine, &prompt).await;
     finds_again(&agent.engine, &prompt, &expected).await;
     // An agent that ends writes what it has gathered for an object.
+    holds(&agent, "remote", whole_blocks(LONG) / BLOCK_SIZE).await;
     agent.process.terminate();
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
 
