@@ -146,6 +146,11 @@ const BENCH_DETAILS: &[&str] =
 /// Details of the simulated fleet, its edges and its faults.
 const SIMULATE_DETAILS: &[&str] = &[
     "host-gb-s",
+    "host-policy",
+    "disk-gb-s",
+    "disk-write-gb-s",
+    "disk-latency-ms",
+    "disk-admission",
     "local-gb-s",
     "remote-gb-s",
     "host-workers",
