@@ -94,8 +94,8 @@ impl ReadinessSenders {
             }
         }
         if changes(&self.process, some) {
-            tracing::info!(ready = some, "readiness");
             self.readiness.set(some);
+            tracing::info!(ready = some, "readiness");
         }
     }
 }
