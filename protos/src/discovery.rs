@@ -73,7 +73,7 @@ pub struct ProfileRecord {
     /// Pairing data of a prefill engine for decode engines: opaque JSON of the connector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover: Option<String>,
-    /// Where their agent lends the KV of its host memory to other agents of the fleet, `host:port`;
+    /// Address, `host:port`, at which the agent lends the KV of its host memory to other agents;
     /// absent where it lends none. See `Submit.kv_holders` of the request plane.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_transfer: Option<String>,

@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 
 /// Tokens of the prompts: 18 whole blocks of 16, and some more.
 const PROMPT: usize = 300;
-/// Of these, the whole blocks, and the tokens in them.
+/// Whole blocks of the prompt, and the tokens in them.
 const BLOCKS: u32 = 18;
 const CACHED: u32 = 288;
 /// Bytes from a holder after which a connection fails: some blocks of 32 KiB, and not all.
@@ -67,7 +67,7 @@ impl Peer {
         (peer, answer)
     }
 
-    /// Where it lends its KV.
+    /// Address at which the agent lends its KV.
     fn address(&self) -> &str {
         self.record.profile.kv_transfer.as_deref().expect("it lends")
     }
@@ -149,10 +149,10 @@ struct Relay {
     _tasks: JoinSet<()>,
 }
 
-/// What becomes of a connection.
+/// Fate of a connection.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// It stands still after so many bytes.
+    /// The connection stands still after so many bytes.
     Stall(usize),
     /// A bit of the byte at this place is another.
     Flip(usize),

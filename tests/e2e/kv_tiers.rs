@@ -49,7 +49,7 @@ impl Tiered {
         Self::serves(agent(&dir, &flags)).await
     }
 
-    /// As [`Tiered::above`], of an agent in these surroundings, behind this line of a shell.
+    /// Starts an agent as [`Tiered::above`] does, with this environment and behind this line of a shell.
     pub(crate) async fn within(
         home: &Path,
         tiers: &[&str],

@@ -135,7 +135,7 @@ fn builtin(
     Ok((model.info().clone(), engines.into_iter().map(loaded).collect(), tiers))
 }
 
-/// What gives answers a form; none for a model whose tokens have no known text.
+/// Factory of guides for answers; none for a model whose tokens have no known text.
 fn guides(files: &ModelFiles, info: &ModelInfo) -> Option<GuideFactory> {
     /// The engine encodes nothing, so nothing is kept of what was encoded.
     const CACHE_MAX_BYTES: u64 = 0;

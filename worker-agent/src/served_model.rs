@@ -38,7 +38,7 @@ pub(crate) struct ServedModel {
     pub(crate) workers: Vec<WorkerSlot>,
     /// The engines' profile for the fleet.
     pub(crate) profile: ProfileRecord,
-    /// Where operators find the tiers of the engines.
+    /// Operators' access to the tiers of the engines.
     pub(crate) desk: TierDesk,
     /// The engines.
     pub(crate) engines: ModelEngines,

@@ -11,7 +11,7 @@ use stator_body::Api;
 pub enum Standing {
     /// Something reads it beside the API's own struct.
     Honoured,
-    /// It changes nothing here, and the answer names it.
+    /// The field changes nothing, and a header of the answer names it.
     Ignored,
     /// A request that asks for something by it is refused.
     Refused,

@@ -52,7 +52,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The same value, which borrows from nothing.
+    /// Copies the value, so that it borrows nothing.
     pub fn into_owned(self) -> Json<'static> {
         match self {
             Self::Null => Json::Null,

@@ -61,7 +61,7 @@ impl<'a> ToolUse<'a> {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
-    /// The same, which borrows from nothing.
+    /// Copies the call, so that it borrows nothing.
     pub fn into_owned(self) -> ToolUse<'static> {
         let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         let function = |function: Function<'_>| Function {

@@ -64,7 +64,7 @@ impl Detokenizer {
         Self { skip_special, dropped: None, state }
     }
 
-    /// The same, for which these tokens, ascending, have no text.
+    /// Leaves out the text of these tokens, which are in ascending order.
     pub(crate) fn without(self, dropped: Arc<[u32]>) -> Self {
         Self { dropped: Some(dropped), ..self }
     }

@@ -86,11 +86,11 @@ impl Model {
         Self::load_with(name, files, MarkupChoice::default())
     }
 
-    /// As [`Model::load`], with the families of markup that an operator chose.
+    /// Loads a model as [`Model::load`] does, with the families of markup that an operator chose.
     ///
     /// # Errors
     ///
-    /// Those of [`Model::load`].
+    /// The conditions of [`Model::load`].
     pub fn load_with(
         name: &str,
         files: &[(String, Bytes)],

@@ -61,7 +61,7 @@ pub struct Decision {
     pub overlap_blocks: u32,
     /// Tokens of the prompt that need not be computed, see [`Decision::sources`].
     pub cached_tokens: u32,
-    /// Where the prompt's leading blocks come from at the worker that computes the prompt.
+    /// Sources of the prompt's leading blocks at the worker that computes the prompt.
     pub sources: PrefixSources,
     /// Other workers that the worker which computes the prompt may fetch leading blocks from. They are
     /// named also where fetching is predicted to be slower: the worker's agent measures, and decides.
@@ -100,7 +100,7 @@ pub struct Leg {
     pub overlap_blocks: u32,
     /// Tokens of the prompt that it need not compute.
     pub cached_tokens: u32,
-    /// Where the prompt's leading blocks come from.
+    /// Sources of the prompt's leading blocks.
     pub sources: PrefixSources,
     /// As [`Decision::holds_until`].
     pub holds_until: Option<Time>,
@@ -132,7 +132,7 @@ pub struct Candidate {
     pub worker: WorkerRank,
     /// Blocks of the prompt that it holds.
     pub overlap: Overlap,
-    /// Where the prompt's leading blocks would come from.
+    /// Sources that the prompt's leading blocks would have.
     pub sources: PrefixSources,
     /// Leading blocks of the prompt that requests in flight there use now.
     pub active_blocks: u32,

@@ -48,7 +48,7 @@ impl PrefixSources {
     }
 }
 
-/// As people read it: `12 blocks device, 40 host, 8 disk, 10 from worker 7/0`.
+/// Writes sources for people: `12 blocks device, 40 host, 8 disk, 10 from worker 7/0`.
 impl fmt::Display for PrefixSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = ["device", "host", "disk", "remote"];
@@ -137,7 +137,7 @@ pub(crate) struct ReuseInputs<'a> {
     pub(crate) loan: Option<Loan>,
 }
 
-/// What a worker takes from where.
+/// Blocks that a worker takes from each source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ReusePlan {
     pub(crate) sources: PrefixSources,
@@ -313,8 +313,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of all places at which a prefix can end, and with or without what is lent behind it, none
-        /// is faster; and none at all is never faster.
+        /// No other end of the prefix, with or without lent blocks behind it, is faster, and
+        /// neither is computing all of it.
         #[test]
         fn no_other_plan_is_faster(
             overlap in [0..30_u32, 0..30_u32, 0..30_u32, 0..30_u32],

@@ -250,7 +250,7 @@ fn clamp_max_tokens(model: &ModelRecord, options: &mut GenerateOptions, prompts:
     options.open.max_tokens = options.open.max_tokens.map(|max| max.min(left.max(1)));
 }
 
-/// Whose turn a request takes: its client's, by API key or else by the name it gives itself.
+/// Client whose turn a request takes: named by its API key, or else by the name it gives itself.
 pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
     let keys = ["authorization", API_KEY, AZURE_KEY];
     keys.into_iter().find_map(|name| exchange.header(name)).or_else(|| exchange.header(FAIRNESS_ID))

@@ -17,7 +17,7 @@ use stator_protos::worker::guide::Form;
 
 /// Letters and digits of an id in OpenAI's form.
 const ID_LETTERS: usize = 24;
-/// The same in Mistral's.
+/// Letters of an id of Mistral's models.
 const ID_LETTERS_NINE: usize = 9;
 
 /// How all choices of a request are read.
@@ -33,7 +33,7 @@ pub(crate) struct AnswerReading {
     rule: CallRule,
 }
 
-/// What becomes of calls.
+/// Treatment of the calls in an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallRule {
     /// Calls are left out: the client wants none.

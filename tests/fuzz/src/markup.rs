@@ -1,4 +1,4 @@
-//! Wherever a model's answer is cut, thoughts, text and calls are the same, in every family.
+//! Cuts of a model's answer change no thought, text or call, in any family.
 //!
 //! An input is an answer, then a zero byte, the family's number, and the sizes of the pieces.
 
@@ -33,7 +33,7 @@ fn pieces<'a>(text: &'a str, sizes: &[u8]) -> Vec<&'a str> {
     pieces
 }
 
-/// What the pieces say together: calls in the order of their beginnings.
+/// Sum of the pieces' events: calls in the order of their beginnings.
 fn told(family: usize, pieces: &[&str]) -> (String, String, Vec<(String, String)>) {
     let calls = &TOOLS[family % TOOLS.len()];
     let thoughts = &REASONING[family % REASONING.len()];

@@ -229,7 +229,7 @@ pub(crate) fn check_runs(
 ///
 /// # Errors
 ///
-/// It does not.
+/// The copy ends behind the memory.
 pub(crate) fn check_end(memory: &Attachment, end: usize) -> Result<(), DriverError> {
     let bytes = memory.bytes;
     if end > bytes { Err(DriverError::Beyond { end, bytes }) } else { Ok(()) }

@@ -11,7 +11,7 @@ pub struct CopyRun {
     pub bytes: usize,
 }
 
-/// The same copies in fewer runs, in the order of the source: runs that touch on both sides are one.
+/// Joins runs that touch on both sides, and orders them by source.
 pub fn coalesce(mut runs: Vec<CopyRun>) -> Vec<CopyRun> {
     runs.sort_by_key(|run| run.from);
     let mut kept = 0;

@@ -154,7 +154,7 @@ fn a_fork_goes_its_own_way() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whichever allowed token comes, a finished answer is one of the form.
+    /// A finished answer fits its form after any choice of allowed tokens.
     #[test]
     fn answers_are_of_the_form_whatever_is_drawn(draws in proptest::collection::vec(any::<prop::sample::Index>(), 400)) {
         let schema = json!({"type": "object", "required": ["name", "n"], "additionalProperties": false,

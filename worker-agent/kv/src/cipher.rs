@@ -43,7 +43,7 @@ impl fmt::Debug for KvKey {
     }
 }
 
-/// What belongs to something encrypted: its nonce, and the tag that shows a change.
+/// Nonce of encrypted bytes, and the tag that reveals a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CipherTag {
     /// The nonce.

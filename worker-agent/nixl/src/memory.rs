@@ -18,9 +18,9 @@ const ALIGNMENT: usize = 4096;
 /// Kinds of memory, as the library numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
-    /// Of the host.
+    /// Memory of the host.
     Dram = 0,
-    /// Of a file.
+    /// Bytes of a file.
     File = 4,
 }
 

@@ -39,7 +39,7 @@ use tokio::task::AbortHandle;
 pub(crate) struct KvPeers {
     key: FleetKey,
     runtime: Handle,
-    /// Where others reach the server; `None` where nothing is lent.
+    /// Address at which others reach the server; `None` if nothing is lent.
     address: Option<String>,
     /// The server's socket, until there are blocks to lend.
     listener: Mutex<Option<TcpListener>>,
@@ -93,7 +93,7 @@ impl KvPeers {
         })
     }
 
-    /// Where others reach the blocks that are held here, if they may.
+    /// Address at which others read the blocks held here, if they may.
     pub(crate) fn address(&self) -> Option<String> {
         self.address.clone()
     }

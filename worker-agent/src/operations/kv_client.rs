@@ -86,7 +86,7 @@ pub enum TierArg {
     Host,
     /// The disk.
     Disk,
-    /// What other agents are said to hold.
+    /// Blocks of other agents.
     Peer,
     /// The object store.
     Object,

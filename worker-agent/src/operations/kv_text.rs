@@ -77,7 +77,7 @@ fn row(tier: &KvTierStatus, since: Earlier<'_>) -> [String; 8] {
     ]
 }
 
-/// What is wrong with a tier, or slow, or has been; `good` if nothing is.
+/// Troubles of a tier, present or past, in words; `good` if there is none.
 fn state(tier: &KvTierStatus) -> String {
     let mut said = Vec::new();
     if tier.is_off {

@@ -56,7 +56,7 @@ impl Cache {
 /// The parts of a rank's load reports.
 pub(crate) struct RankReporting {
     pub(crate) cache: Arc<Mutex<Cache>>,
-    /// What the agent's tiers hold, and the tokens of a block.
+    /// Board of the agent's tiers, and the tokens of a block.
     pub(crate) tiers: Option<(Arc<TierBoard>, u32)>,
     pub(crate) gauges: WorkerGauges,
     /// Shortest time between two reports.

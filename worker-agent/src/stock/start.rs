@@ -18,7 +18,7 @@ use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 
-/// What a stock engine needs of its agent.
+/// Surroundings that an agent gives a stock engine.
 pub(crate) struct EngineSurroundings<'a> {
     /// The agent's name, if it has one: the output of a started engine is logged under it.
     pub(crate) name: Option<&'a str>,

@@ -102,7 +102,7 @@ impl TierService {
         self.block_tokens.store(tokens, Ordering::Relaxed);
     }
 
-    /// Where operators find them.
+    /// Operators' access to the tiers.
     pub(super) fn desk(&self) -> TierDesk {
         self.desk.clone()
     }
@@ -117,7 +117,7 @@ impl TierService {
         self.board.clone()
     }
 
-    /// What they hold, for a new life of a rank with blocks of so many tokens.
+    /// Board of one rank's new life, with blocks of so many tokens.
     pub(super) fn rank(&self, block_size: u32) -> Arc<RankBoard> {
         self.board.rank(block_size)
     }

@@ -29,7 +29,7 @@ impl KvNews {
         self.stored_as(hash(id), parent.map(hash), medium);
     }
 
-    /// As [`KvNews::stored`], of a block by its hash.
+    /// Reports that a block, named by its hash, is stored, as [`KvNews::stored`] does for one by its id.
     pub(crate) fn stored_as(
         &mut self,
         hash: SequenceHash,
@@ -58,7 +58,7 @@ impl KvNews {
         self.removed_as(hash(id), medium);
     }
 
-    /// As [`KvNews::removed`], of a block by its hash.
+    /// Reports that a block, named by its hash, is removed, as [`KvNews::removed`] does for one by its id.
     pub(crate) fn removed_as(&mut self, hash: SequenceHash, medium: Medium) {
         match self.events.last_mut() {
             Some(KvEvent::Removed(removed)) if removed.medium == medium => {

@@ -44,7 +44,7 @@ pub(super) struct Worker {
     /// Busy time and preemptions of earlier lives.
     pub(super) busy: Ps,
     pub(super) preemptions: u64,
-    /// What its tiers gave and took in earlier lives.
+    /// Reads and writes of the worker's tiers in earlier lives.
     pub(super) tiers: TierTotals,
 }
 
@@ -117,7 +117,7 @@ impl Worker {
         (self.wakes, self.link_free) = (0, 0);
     }
 
-    /// What its tiers gave and took, over all lives.
+    /// Reads and writes of the worker's tiers, over all lives.
     pub(super) fn tiers(&self) -> TierTotals {
         let mut all = self.tiers;
         all += self.engine.tier_totals();

@@ -56,7 +56,7 @@ pub(crate) enum AdmissionArg {
     Through,
     /// Blocks that are used a second time, as NVIDIA Dynamo and selective write-through do.
     SecondTouch,
-    /// Whichever of these does better on a sample of the requests, as agents choose it.
+    /// The better of the two on a sample of the requests, as agents choose.
     Measured,
 }
 

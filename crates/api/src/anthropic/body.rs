@@ -29,7 +29,7 @@ client_object! {
         pub top_k: Option<i64>,
         /// Tools that the model may call.
         pub tools: Option<Json<'a>>,
-        /// Which tools the model may or must call.
+        /// Tools that the model may or must call.
         pub tool_choice: Option<Json<'a>>,
         /// Whether the model thinks before it answers.
         pub thinking: Option<Json<'a>>,

@@ -67,7 +67,7 @@ impl ApiError {
         self
     }
 
-    /// The same error in the words of another API; `words` are pairs of a field here and there. One
+    /// Renames the error's fields for another API; `words` are pairs of an old and a new name. A pair
     /// that begins with a dot is the end of a path.
     pub(crate) fn renamed(mut self, words: &[(&str, &str)]) -> Self {
         let Some(param) = &self.param else { return self };

@@ -15,7 +15,7 @@ enum ResponseState {
     Queued,
     InProgress,
     Completed,
-    /// It has less than was asked for, for this reason.
+    /// The answer was cut short, for this reason.
     Incomplete(&'static str),
     Cancelled,
     /// The code and the message of a fault.

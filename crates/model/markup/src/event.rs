@@ -1,4 +1,4 @@
-//! What a model's text says, piece by piece.
+//! Events: text, thoughts and calls of a model's answer, in order.
 
 /// A piece of an answer. Texts are never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

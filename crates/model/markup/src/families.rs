@@ -26,7 +26,7 @@ pub struct ToolFamily {
     pub openers: &'static [&'static str],
     /// Whether calls stand only where an answer or a text begins: the openers are common text.
     pub at_start: bool,
-    /// What stands behind an opener.
+    /// Notation of the calls behind an opener.
     pub calls: CallMarkup,
     /// The form of the ids of its calls.
     pub ids: CallIds,

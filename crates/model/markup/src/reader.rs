@@ -7,7 +7,7 @@ use crate::event::EventSink;
 pub(crate) struct ReaderProgress {
     /// Bytes that are done; the others come again, with more text behind them.
     pub(crate) consumed: usize,
-    /// What comes next.
+    /// The reader's state after the text that it consumed.
     pub(crate) outcome: ReaderOutcome,
 }
 
@@ -18,7 +18,7 @@ pub(crate) enum ReaderOutcome {
     Open,
     /// The calls have ended.
     Closed,
-    /// What was read since the marker, or since the last call, is no call: it is this text.
+    /// The text since the marker, or since the last call, is no call but this text.
     Refused(String),
 }
 

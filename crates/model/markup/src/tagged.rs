@@ -321,7 +321,7 @@ impl TaggedOutput {
     }
 }
 
-/// What a stage made of the text.
+/// Result of one stage on the text.
 enum Step {
     /// So many bytes are read; the next stage goes on.
     On(usize),

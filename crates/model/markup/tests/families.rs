@@ -388,7 +388,7 @@ fn no_cut_changes_what_an_answer_says() {
 }
 
 proptest! {
-    /// Whatever a model writes, and wherever it breaks off: cuts change nothing.
+    /// Cuts change nothing in an answer of random text that breaks off anywhere.
     #[test]
     fn no_cut_changes_what_a_broken_answer_says(
         answer in 0..ANSWERS.len(),

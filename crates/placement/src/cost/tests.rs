@@ -1,7 +1,7 @@
 use super::*;
 use proptest::{collection::vec, prelude::*};
 
-/// What blocks outside the device save by their weights.
+/// Compute that blocks outside the device save, by their weights.
 fn by_weights(weights: &WeightSettings, [_, host, disk, remote]: [u32; 4]) -> f64 {
     let WeightSettings { host_cache_hit_weight, disk_cache_hit_weight, .. } = *weights;
     host_cache_hit_weight * f64::from(host)

@@ -1,4 +1,4 @@
-//! Where the blocks of a prompt come from at each worker, and who lends them.
+//! Sources of a prompt's blocks at each worker, and the workers that lend them.
 
 use super::Placement;
 use super::scoring::Terms;
@@ -20,7 +20,7 @@ const UNMEASURED: WorkerLoads =
     WorkerLoads { by_medium: [None; 4], peer: None, compute_s: None, block_bytes: None };
 
 impl Placement {
-    /// Where the prompt's leading blocks come from at a worker that takes this part of the request.
+    /// Sources of the prompt's leading blocks at a worker that takes this part of the request.
     pub(super) fn sources(
         &self,
         request: &PlacementRequest<'_>,
@@ -108,7 +108,7 @@ impl Placement {
         speed.work(Work::of((tokens - saved_tokens).max(1.0), tokens))
     }
 
-    /// What the best holder lends to a worker, if that is more than the worker has on its device.
+    /// Blocks that the best holder lends to a worker, if they are more than the worker's device has.
     #[inline]
     fn loan(&self, terms: &Terms, slot: u32, overlap: Overlap) -> Option<Loan> {
         let BestHolder { slot: holding, holder, lends } = terms.lender?;

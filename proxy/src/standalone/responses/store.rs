@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is kept and forgotten, the bounds hold and the sums are right.
+        /// Bounds hold and sums are right after any order of keeping and forgetting.
         #[test]
         fn bounds_hold(steps in proptest::collection::vec((0..30u32, 0..4u64, 0..60usize), 0..80)) {
             let store = store(100, 5);

@@ -197,7 +197,7 @@ impl Bench {
         }
     }
 
-    /// What few blocks cost, which is what a request waits for.
+    /// Latency of few blocks, for which a request waits.
     fn small_batches(&self) {
         for blocks in [1, 8, 64] {
             for (order, way) in [

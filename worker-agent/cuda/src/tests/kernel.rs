@@ -63,7 +63,7 @@ fn the_source_copies_what_the_model_copies() {
     }
 }
 
-/// The same layout with a start and gaps between its pages, or layers.
+/// Shifts a layout's start and puts gaps between its pages, or layers.
 fn with_gaps(layout: KvLayout) -> KvLayout {
     let PageStrides { layer, page, head, token } = layout.strides();
     let (layer, page) = if layer > page { (layer + 32, page) } else { (layer, page + 16) };

@@ -35,7 +35,7 @@ pub(super) struct FilledBlock {
     pub(super) slot: SlotId,
     /// The block, without hashes.
     pub(super) block: Block,
-    /// What routers name it by.
+    /// Tokens and parent by which routers name the block.
     pub(super) words: Option<BlockWords>,
 }
 

@@ -24,7 +24,7 @@ impl Presence {
         }
     }
 
-    /// It takes this long to compute a block.
+    /// Notes how long the engine takes to compute a block.
     pub(super) fn paced(&self, block: Duration) {
         (self.watch)(EngineChange::Paced { block });
     }

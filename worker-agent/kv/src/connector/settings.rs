@@ -21,7 +21,7 @@ pub enum EngineChange {
     },
     /// A connected scheduler has measured the time in which it computes a block.
     Paced {
-        /// That time.
+        /// Time to compute one block.
         block: Duration,
     },
     /// The keys of a connected scheduler have another meaning from here on: nothing that is held

@@ -75,7 +75,7 @@ impl DescriptorCodec {
         }
     }
 
-    /// What a descriptor is bound to: its form, its place, and its plain bytes.
+    /// Authenticated context of a descriptor: its form, its place, and its plain bytes.
     fn context(&self, bytes: &[u8; DESCRIPTOR_BYTES], place: Place) -> [u8; 24] {
         let mut context = [0; 24];
         context[..8].copy_from_slice(&bytes[..8]);

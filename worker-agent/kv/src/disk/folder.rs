@@ -47,7 +47,7 @@ pub enum OpenError {
     Key {
         /// The directory of the form.
         dir: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         what: &'static str,
     },
     /// The system refused.

@@ -209,11 +209,11 @@ pub struct Header {
     pub segment_slots: u32,
     /// The first epoch whose blocks count; clearing the tier raises it.
     pub first_epoch: u64,
-    /// Where the directory is encrypted, what tells its key.
+    /// Mark of the key of an encrypted directory; none if it is plain.
     pub seal: Option<HeaderSeal>,
 }
 
-/// What a header says of the key of an encrypted directory.
+/// Mark in a header by which the key of an encrypted directory is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSeal {
     /// The directory's own salt, random.

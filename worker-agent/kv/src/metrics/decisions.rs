@@ -1,4 +1,4 @@
-//! What stores decide, and the state that they are in: published from time to time, as differences,
+//! Metrics of stores' decisions and conditions: published from time to time, as differences,
 //! because a process may have several stores.
 
 use crate::store::{HostStatus, StoreStats, StoreStatus, TierStats, TierStatus};

@@ -10,9 +10,9 @@ use super::{
 pub struct HitTotals {
     /// Blocks that requests asked for.
     pub asked: u64,
-    /// Of these, blocks that were in host memory.
+    /// Blocks asked for that were in host memory.
     pub host: u64,
-    /// Of these, blocks that were read from tiers below while the request waited.
+    /// Blocks asked for that were read from tiers below while the request waited.
     pub below: u64,
     /// Blocks that engines have filled and that were new.
     pub filled: u64,

@@ -45,7 +45,7 @@ impl Seal {
         Self { cipher, ..self }
     }
 
-    /// What encrypts.
+    /// The cipher; none for plain objects.
     pub(crate) fn cipher(&self) -> Option<&KvCipher> {
         self.cipher.as_ref()
     }
@@ -70,7 +70,7 @@ impl Seal {
         bytes.extend_from_slice(tag.as_bytes());
     }
 
-    /// What was closed as `bytes`; none if a tag is wrong, or it was closed by another seal.
+    /// Opens closed `bytes`; none if a tag is wrong, or another seal closed them.
     pub(crate) fn open<'a>(&self, bytes: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let (content, tag) = bytes.split_last_chunk::<TAG_BYTES>()?;
         // This comparison takes the same time whatever the tags are.

@@ -1,4 +1,4 @@
-//! What operators keep, forget, limit and switch off.
+//! Tests of operators' actions: keeping, forgetting, limiting and switching off.
 
 use super::tests::{Bench, DISK, names};
 use super::*;

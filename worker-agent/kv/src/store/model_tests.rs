@@ -253,7 +253,7 @@ impl World {
         assert!(host.used == before || host.used >= host.limit);
     }
 
-    /// What is forgotten is nowhere any more.
+    /// Forgotten blocks are in no tier any more.
     fn forget(&mut self, names: &[BlockName]) {
         self.store.forget(names);
         self.act();

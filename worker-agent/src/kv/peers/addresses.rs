@@ -23,7 +23,7 @@ pub(super) struct HolderAddresses {
     names: Arc<Mutex<FxHashMap<String, NamedHolder>>>,
 }
 
-/// What is known of a name.
+/// Address of a holder that is known by name, as far as it is resolved.
 #[derive(Clone, Copy, Debug)]
 struct NamedHolder {
     /// None as long as it is not known.

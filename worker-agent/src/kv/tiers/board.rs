@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// What the tiers hold, for all ranks.
+/// Board of the blocks that the tiers hold, for all ranks.
 #[derive(Default)]
 pub(crate) struct TierBoard(Mutex<BoardState>);
 
@@ -277,7 +277,7 @@ mod tests {
         TierEvent::Removed { block: block(hash), medium }
     }
 
-    /// What a router knows after these events.
+    /// Adds these events to a router's knowledge.
     fn hear(known: &mut BTreeSet<(u64, Medium)>, events: &[KvEvent]) {
         for event in events {
             match event {

@@ -6,7 +6,7 @@ use stator_kv::disk::DiskTier;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// Where operators find the tiers of an agent: there are none, there will be some when the first
+/// Operators' access to the tiers of an agent: there are none, there will be some when the first
 /// engine comes, or they are open. It keeps none of them alive. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct TierDesk(Option<Arc<Mutex<TierLinks>>>);

@@ -66,7 +66,7 @@ impl EngineTiers {
         Self { link, pace, requests: 0, granted: Vec::new() }
     }
 
-    /// What its requests used of the tiers.
+    /// Uses of the tiers by the engine's requests.
     pub(super) fn uses(&self) -> Arc<TierUses> {
         self.link.uses.clone()
     }

@@ -68,7 +68,7 @@ impl WorkerTiers {
         (engine, Self { cache, news, pace, searches, uses, events, peers: None })
     }
 
-    /// What a request took from the tiers, once.
+    /// Takes out the blocks that a request got from the tiers.
     pub(crate) fn used(&self, request: RequestKey) -> Option<TierUse> {
         self.uses.take(request)
     }

@@ -26,7 +26,7 @@ pub(crate) struct TierOrder {
     pub(crate) object_key: Option<[u8; 32]>,
     /// Other agents, to read from and to lend to.
     pub(crate) peers: Option<Arc<KvPeers>>,
-    /// Where operators find the tiers.
+    /// Operators' access to the tiers.
     pub(crate) desk: TierDesk,
 }
 

@@ -87,7 +87,7 @@ impl TieredWorker {
         self.answer_near(tokens, &[]).await
     }
 
-    /// The same for a prompt that others are said to hold.
+    /// Answers a prompt that other agents are said to hold.
     async fn answer_near(&mut self, tokens: &[u32], holders: &[KvHolder]) -> (Vec<u32>, u32) {
         let sampling = Sampling { max_tokens: 6, ignore_eos: true, ..Sampling::neutral() };
         let mut request = Request {

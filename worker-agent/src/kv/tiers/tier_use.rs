@@ -1,4 +1,4 @@
-//! What requests took from the tiers, for their traces.
+//! Use of the tiers by requests, for their traces.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -10,14 +10,14 @@ use std::time::Duration;
 /// for.
 const REQUESTS_MAX: usize = 4096;
 
-/// What a request took from the tiers.
+/// Blocks that a request got from the tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TierUse {
     /// Blocks that the engine lacked.
     pub(crate) asked: usize,
-    /// Of these, blocks that were in host memory at once.
+    /// Blocks among them that were in host memory at once.
     pub(crate) host: usize,
-    /// Of these, blocks that the engine loaded: from host memory, or after they had come there.
+    /// Blocks among them that the engine loaded: from host memory, or after they had come there.
     pub(crate) loaded: usize,
     /// Bytes of the loaded blocks.
     pub(crate) bytes: usize,
@@ -54,7 +54,7 @@ impl TierUses {
         uses.insert(request, used);
     }
 
-    /// What a request took, once.
+    /// Takes out the use of a request.
     pub(super) fn take(&self, request: RequestKey) -> Option<TierUse> {
         self.0.lock().remove(&request)
     }

@@ -74,7 +74,7 @@ fn what_another_worker_lends_is_read_from_it_and_published_once_it_is_here() {
 }
 
 proptest! {
-    /// Whatever is asked, no block comes that nobody stored, and what is said to come is there.
+    /// Tiers return only blocks that were stored, and every block that they announce.
     #[test]
     fn nothing_comes_that_was_not_stored(
         prompts in vec((0..6_u32, 1..12_u32), 1..60),

@@ -2,7 +2,7 @@
 
 use super::{CallMarkup, ReasoningFamily, ToolFamily};
 
-/// What a model's files say of its markup.
+/// Traits of a model's files that reveal its markup.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelTraits<'a> {
     /// Source of the chat template; empty for a model without one.
@@ -40,7 +40,7 @@ const TOOL_SIGNS: &[(&str, &str)] = &[
     ("[func_name1(", "pythonic"),
 ];
 
-/// The same for thoughts.
+/// Signs in a chat template, each with its family of thoughts; the first match counts.
 const REASONING_SIGNS: &[(&str, &str)] = &[
     ("<|channel|>", "gpt_oss"),
     ("<seed:think>", "seed_oss"),

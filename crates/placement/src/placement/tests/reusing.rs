@@ -168,7 +168,7 @@ fn what_was_loaded_says_nothing_of_the_speed() {
     assert_eq!(placement.speed(rank(0)), before);
 }
 
-/// What workers hold, cost and do, drawn at random.
+/// Blocks, costs and load of workers, drawn at random.
 fn any_worker() -> impl Strategy<Value = ([usize; 3], [u64; 4], bool)> {
     let held = [0..20_usize, 0..20_usize, 0..20_usize];
     (held, [0..5_000_u64, 0..5_000_u64, 0..5_000_u64, 0..5_000_u64], any::<bool>())

@@ -46,14 +46,14 @@ pub(super) struct Agent {
     folder: tempfile::TempDir,
     pub(super) tier: Arc<HeldTier>,
     pub(super) cache: Arc<TieredCache>,
-    /// What routers hear of host memory and of engines.
+    /// Reports to routers about host memory and engines.
     pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) server: Option<ConnectorServer>,
     /// Hints that were passed on, each with the number of blocks.
     pub(super) hinted: Arc<Mutex<Vec<(u64, usize)>>>,
 }
 
-/// What routers hear.
+/// Reports to routers.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     /// Hashes of blocks that came, and of those before them.

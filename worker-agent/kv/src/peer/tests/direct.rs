@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 50_000;
 /// Rounds of reads within which the direct path is found.
 const ROUNDS_MAX: usize = 500;
 
-/// What happens to a direct read.
+/// Fate of a direct read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DirectFate {
     Right,
