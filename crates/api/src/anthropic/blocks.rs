@@ -33,20 +33,25 @@ pub(super) fn push_turns<'a>(
         let content_path = JsonPath::Member(&path, "content");
         let content = turn.required("content")?;
         turn.refuse_rest()?;
-        match &*role {
-            "user" => push_user(content, content_path, messages)?,
-            "assistant" => push_assistant(content, content_path, messages)?,
-            "system" => {
-                let texts = match content {
-                    Json::Str(text) => vec![text],
-                    Json::Array(items) => texts(items, content_path)?,
-                    other => return Err(content_path.mistyped("a string or a list", &other)),
-                };
-                texts.into_iter().for_each(|text| push_text(messages, Role::System, text));
-            }
+        let role = match &*role {
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "system" => Role::System,
             _ => {
                 let fault = format!("is {role:?}, it must be \"user\" or \"assistant\"");
                 return Err(JsonPath::Member(&path, "role").invalid(fault));
+            }
+        };
+        match (role, content) {
+            (_, Json::Str(text)) => push_text(messages, role, text),
+            (Role::User, Json::Array(items)) => push_user(items, content_path, messages)?,
+            (Role::Assistant, Json::Array(items)) => push_assistant(items, content_path, messages)?,
+            (_, Json::Array(items)) => {
+                let texts = texts(items, content_path)?;
+                texts.into_iter().for_each(|text| push_text(messages, role, text));
+            }
+            (_, other) => {
+                return Err(content_path.mistyped("a string or a list of blocks", &other));
             }
         }
     }
@@ -78,18 +83,10 @@ pub(super) fn texts<'a>(
 
 /// Appends a turn of the user: texts, and results of tools.
 fn push_user<'a>(
-    content: Json<'a>,
+    items: Vec<Json<'a>>,
     path: JsonPath<'_>,
     messages: &mut Vec<Message<'a>>,
 ) -> Result<(), ApiError> {
-    let items = match content {
-        Json::Str(text) => {
-            push_text(messages, Role::User, text);
-            return Ok(());
-        }
-        Json::Array(items) => items,
-        other => return Err(path.mistyped("a string or a list of blocks", &other)),
-    };
     for (at, item) in items.into_iter().enumerate() {
         let path = JsonPath::Item(&path, at);
         let mut block = Members::of(item, path)?;
@@ -105,18 +102,10 @@ fn push_user<'a>(
 
 /// Appends a turn of the assistant: thoughts, texts and calls, as one message.
 fn push_assistant<'a>(
-    content: Json<'a>,
+    items: Vec<Json<'a>>,
     path: JsonPath<'_>,
     messages: &mut Vec<Message<'a>>,
 ) -> Result<(), ApiError> {
-    let items = match content {
-        Json::Str(text) => {
-            push_text(messages, Role::Assistant, text);
-            return Ok(());
-        }
-        Json::Array(items) => items,
-        other => return Err(path.mistyped("a string or a list of blocks", &other)),
-    };
     let (mut texts, mut thoughts, mut calls) = (Vec::new(), String::new(), Vec::new());
     for (at, item) in items.into_iter().enumerate() {
         let path = JsonPath::Item(&path, at);

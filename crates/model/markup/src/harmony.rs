@@ -4,6 +4,7 @@
 
 use crate::event::{EventSink, OutputEvent, OutputPlace, arguments, text};
 use crate::markers::{MarkerSearch, MarkerSet};
+use crate::reader::read_piece;
 
 const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
@@ -55,16 +56,8 @@ impl Harmony {
     }
 
     pub(crate) fn push(&mut self, piece: &str, sink: &mut dyn EventSink) {
-        if self.held.is_empty() {
-            let read = self.read(piece, false, sink);
-            self.held.push_str(&piece[read..]);
-            return;
-        }
-        let mut held = std::mem::take(&mut self.held);
-        held.push_str(piece);
-        let read = self.read(&held, false, sink);
-        held.drain(..read);
-        self.held = held;
+        let held = std::mem::take(&mut self.held);
+        self.held = read_piece(held, piece, |text| self.read(text, false, sink));
     }
 
     pub(crate) fn finish(&mut self, sink: &mut dyn EventSink) {

@@ -45,6 +45,25 @@ impl ReaderProgress {
     }
 }
 
+/// Reads held text and the piece behind it; returns the text to hold until more comes. `read` returns
+/// the bytes that it is done with.
+pub(crate) fn read_piece(
+    mut held: String,
+    piece: &str,
+    read: impl FnOnce(&str) -> usize,
+) -> String {
+    // Nearly every piece is read to its end: nothing of it is copied.
+    if held.is_empty() {
+        let done = read(piece);
+        held.push_str(&piece[done..]);
+    } else {
+        held.push_str(piece);
+        let done = read(&held);
+        held.drain(..done);
+    }
+    held
+}
+
 /// Length of the white space at the start of a text.
 pub(crate) fn leading_space(text: &str) -> usize {
     text.len() - text.trim_start_matches([' ', '\t', '\r', '\n']).len()

@@ -6,7 +6,7 @@ use crate::json_calls::JsonCalls;
 use crate::markers::{MarkerSearch, MarkerSet};
 use crate::named_calls::NamedCalls;
 use crate::python_calls::PythonCalls;
-use crate::reader::{CallReader, ReaderOutcome, leading_space};
+use crate::reader::{CallReader, ReaderOutcome, leading_space, read_piece};
 use crate::tag_calls::TagCalls;
 use crate::tools::KnownTools;
 
@@ -135,17 +135,8 @@ impl TaggedOutput {
     }
 
     pub(crate) fn push(&mut self, piece: &str, sink: &mut dyn EventSink) {
-        // Nearly every piece of text ends as it came: nothing of it is copied.
-        if self.held.is_empty() {
-            let read = self.read(piece, false, sink);
-            self.held.push_str(&piece[read..]);
-            return;
-        }
-        let mut held = std::mem::take(&mut self.held);
-        held.push_str(piece);
-        let read = self.read(&held, false, sink);
-        held.drain(..read);
-        self.held = held;
+        let held = std::mem::take(&mut self.held);
+        self.held = read_piece(held, piece, |text| self.read(text, false, sink));
     }
 
     pub(crate) fn finish(&mut self, sink: &mut dyn EventSink) {
