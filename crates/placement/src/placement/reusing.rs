@@ -45,7 +45,8 @@ impl Placement {
     }
 
     /// The plan by learnt times of prompts.
-    #[inline]
+    // Few workers have anything to load: the loop over all of them stays small without this.
+    #[inline(never)]
     pub(super) fn timed_reuse(
         &self,
         terms: &Terms,
@@ -63,7 +64,7 @@ impl Placement {
     }
 
     /// Blocks of prefill that blocks outside a worker's device save.
-    #[inline]
+    #[inline(never)]
     pub(super) fn outer_credit(&self, terms: &Terms, slot: u32, overlap: Overlap) -> f64 {
         self.reuse_in_blocks(terms, slot, overlap).map_or(0.0, |(plan, load_blocks)| {
             plan.saved - f64::from(overlap.on(Medium::Device)) - load_blocks
@@ -73,7 +74,6 @@ impl Placement {
     /// The plan by the time in which the worker's engine computes a block, and the blocks that it would
     /// compute while it loads; by weights alone where that time was not measured. `None` where there is
     /// nothing to load.
-    #[inline]
     fn reuse_in_blocks(
         &self,
         terms: &Terms,
@@ -160,6 +160,12 @@ impl Placement {
             (blocks > 0).then_some(BestHolder { slot, holder, lends: row.lends? })
         })
     }
+}
+
+/// Whether a worker with this overlap may have blocks to load. Most workers have none.
+#[inline]
+pub(super) fn may_load(terms: &Terms, overlap: Overlap) -> bool {
+    terms.lender.is_some() || overlap.blocks() > overlap.on(Medium::Device)
 }
 
 fn weights(terms: &Terms) -> [f64; Medium::ALL.len()] {

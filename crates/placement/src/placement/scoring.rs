@@ -1,6 +1,7 @@
 //! Cost of giving a request to each worker.
 
 use super::Placement;
+use super::reusing::may_load;
 use super::shares::PromptShare;
 use super::stage::Stage;
 use crate::constraint::{Level, preference};
@@ -13,6 +14,7 @@ use crate::split::transfer_guess;
 use crate::tracker::Sums;
 use stator_kv_index::Overlap;
 use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
 
 /// Tokens that an answer is taken to have before one has ended.
 const OUTPUT_TOKENS: f64 = 256.0;
@@ -235,7 +237,10 @@ impl Placement {
             prompt_blocks: terms.prompt_blocks,
             block_size: self.settings.block_size.get(),
             overlap: if terms.stage.computes() { share.overlap } else { Overlap::default() },
-            outer_credit: self.outer_credit(terms, slot, share.overlap),
+            outer_credit: match may_load(terms, share.overlap) {
+                true => self.outer_credit(terms, slot, share.overlap),
+                false => 0.0,
+            },
             backlog_tokens: sums.prefill_tokens,
             least_backlog_tokens: terms.least_backlog_tokens,
             potential_blocks: if answers { sums.blocks + new_blocks } else { 0.0 },
@@ -260,8 +265,14 @@ impl Placement {
                 (0.0, self.transfer_s(prefill, slot, f64::from(blocks)), 0.0)
             }
             _ => {
-                let plan = self.timed_reuse(terms, slot, share.overlap, &speed);
-                (self.compute_s(terms, plan.saved, &speed), 0.0, plan.load_s)
+                let (saved, load_s) = match may_load(terms, share.overlap) {
+                    true => {
+                        let plan = self.timed_reuse(terms, slot, share.overlap, &speed);
+                        (plan.saved, plan.load_s)
+                    }
+                    false => (share.overlap.on(Medium::Device).into(), 0.0),
+                };
+                (self.compute_s(terms, saved, &speed), 0.0, load_s)
             }
         };
         let inputs = TimeInputs {
