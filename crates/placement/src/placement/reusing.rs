@@ -162,12 +162,6 @@ impl Placement {
     }
 }
 
-/// Whether a worker with this overlap may have blocks to load. Most workers have none.
-#[inline]
-pub(super) fn may_load(terms: &Terms, overlap: Overlap) -> bool {
-    terms.lender.is_some() || overlap.blocks() > overlap.on(Medium::Device)
-}
-
 fn weights(terms: &Terms) -> [f64; Medium::ALL.len()] {
     let weights: &WeightSettings = terms.weights.settings();
     let WeightSettings { host_cache_hit_weight: host, disk_cache_hit_weight: disk, .. } = *weights;

@@ -1,7 +1,6 @@
 //! Cost of giving a request to each worker.
 
 use super::Placement;
-use super::reusing::may_load;
 use super::shares::PromptShare;
 use super::stage::Stage;
 use crate::constraint::{Level, preference};
@@ -42,6 +41,14 @@ pub(super) struct Terms {
     preferring: bool,
 }
 
+impl Terms {
+    /// Whether a worker with this overlap may have blocks to load. Most workers have none.
+    #[inline]
+    fn may_load(&self, overlap: Overlap) -> bool {
+        self.lender.is_some() || overlap.blocks() > overlap.on(Medium::Device)
+    }
+}
+
 impl Placement {
     /// Leaves in `scratch.costs` what each eligible worker costs.
     pub(super) fn score(&mut self, request: &PlacementRequest<'_>, stage: Stage) {
@@ -73,12 +80,18 @@ impl Placement {
         let loads = self.tracker.loads();
         let slots = 0..self.fleet.slots_end() as u32;
         // First as if nobody held anything: the few who do are then scored once more.
-        costs.extend(slots.map(|slot| {
-            self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default()).total
-        }));
+        let bare = |slot, may_load| {
+            self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default(), may_load)
+        };
+        match terms.lender {
+            // Without a call for plans the compiler scores several workers at once.
+            None => costs.extend(slots.map(|slot| bare(slot, false).total)),
+            Some(_) => costs.extend(slots.map(|slot| bare(slot, true).total)),
+        }
         for slot in self.scratch.shares.slots() {
             let (sums, share) = (loads.sums_of(slot), self.scratch.shares.of(slot));
-            costs[slot as usize] = self.bare_cost(&terms, slot, sums, share).total;
+            let may_load = terms.may_load(share.overlap);
+            costs[slot as usize] = self.bare_cost(&terms, slot, sums, share, may_load).total;
         }
         let mut takers = 0;
         for (cost, open) in costs.iter_mut().zip(self.fleet.all_open()) {
@@ -206,30 +219,44 @@ impl Placement {
 
     fn cost(&self, request: &PlacementRequest<'_>, terms: &Terms, slot: u32) -> Score {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
-        let mut score = self.bare_cost(terms, slot, sums, share);
+        let mut score = self.bare_cost(terms, slot, sums, share, terms.may_load(share.overlap));
         if terms.preferring {
             score.total *= preference(self.preferred(request, terms, slot));
         }
         score
     }
 
-    /// The cost of a worker, before anything makes it preferable.
+    /// The cost of a worker, before anything makes it preferable; `may_load` by [`Terms::may_load`].
     #[inline]
-    fn bare_cost(&self, terms: &Terms, slot: u32, sums: &Sums, share: PromptShare) -> Score {
+    fn bare_cost(
+        &self,
+        terms: &Terms,
+        slot: u32,
+        sums: &Sums,
+        share: PromptShare,
+        may_load: bool,
+    ) -> Score {
         match terms.timed {
-            true => self.timed(terms, slot, sums, share).0,
-            false => self.in_blocks(terms, slot, sums, share),
+            true => self.timed(terms, slot, sums, share, may_load).0,
+            false => self.in_blocks(terms, slot, sums, share, may_load),
         }
     }
 
     /// Predicted latency of a request at a worker.
     fn prediction(&self, terms: &Terms, slot: u32) -> Prediction {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
-        self.timed(terms, slot, sums, share).1
+        self.timed(terms, slot, sums, share, terms.may_load(share.overlap)).1
     }
 
     #[inline]
-    fn in_blocks(&self, terms: &Terms, slot: u32, sums: &Sums, share: PromptShare) -> Score {
+    fn in_blocks(
+        &self,
+        terms: &Terms,
+        slot: u32,
+        sums: &Sums,
+        share: PromptShare,
+        may_load: bool,
+    ) -> Score {
         let answers = terms.stage.answers();
         let new_blocks = f64::from(self.new_blocks(terms, share));
         let inputs = Inputs {
@@ -237,7 +264,7 @@ impl Placement {
             prompt_blocks: terms.prompt_blocks,
             block_size: self.settings.block_size.get(),
             overlap: if terms.stage.computes() { share.overlap } else { Overlap::default() },
-            outer_credit: match may_load(terms, share.overlap) {
+            outer_credit: match may_load {
                 true => self.outer_credit(terms, slot, share.overlap),
                 false => 0.0,
             },
@@ -256,6 +283,7 @@ impl Placement {
         slot: u32,
         sums: &Sums,
         share: PromptShare,
+        may_load: bool,
     ) -> (Score, Prediction) {
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
         let (own_s, transfer_s, load_s) = match terms.stage {
@@ -265,7 +293,7 @@ impl Placement {
                 (0.0, self.transfer_s(prefill, slot, f64::from(blocks)), 0.0)
             }
             _ => {
-                let (saved, load_s) = match may_load(terms, share.overlap) {
+                let (saved, load_s) = match may_load {
                     true => {
                         let plan = self.timed_reuse(terms, slot, share.overlap, &speed);
                         (plan.saved, plan.load_s)
