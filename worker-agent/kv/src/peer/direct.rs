@@ -3,6 +3,7 @@
 //! A connection of their own asks for the description of the arena, once, and for the slots of each
 //! lease. The bytes come by [`DirectArena::read`], on a thread that may block, into memory that is not
 //! a slot's. From there they are copied to their slots, whose owner may have given them up meanwhile.
+//! With a fleet secret the peer then vouches for each part over that connection.
 
 use super::board::Board;
 use super::common::{DirectReads, PeerCommon};
@@ -12,7 +13,7 @@ use super::stream::connect;
 use crate::SlotId;
 use crate::transfer::direct::{DirectArena, DirectError, READ_BYTES_MAX};
 use crate::transfer::wire::{FrameHeader, FrameKind, decode_slots};
-use crate::transfer::{Landing, Link, LinkError};
+use crate::transfer::{Landed, Landing, Link, LinkError};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use rustc_hash::FxHashMap;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Time after which an arena that nobody reads is closed.
 const IDLE: Duration = Duration::from_secs(30);
@@ -126,16 +127,54 @@ impl DirectReader {
             let frames = parts.ranges.len() as u64;
             let bytes = parts.ranges.iter().map(|range| range.end - range.start).sum();
             let reading = spawn_blocking(move || {
-                let result = parts.read(&mut *arena, within);
-                (arena, result)
+                let landed = parts.read(&mut *arena, within);
+                (arena, parts, landed)
             });
-            let (back, result) = reading.await.map_err(|error| DirectError(error.to_string()))?;
-            result?;
+            let (back, parts, landed) =
+                reading.await.map_err(|error| DirectError(error.to_string()))?;
+            let mut landed = landed?;
             arena = back;
+            if self.common.key.is_secret() {
+                self.vouch(&parts, &mut landed).await?;
+            }
+            parts.report(&landed);
             self.common.counters.direct.fetch_add(frames, Relaxed);
             self.bytes.inc_by(bytes);
             self.board.answered();
         }
+    }
+
+    /// Compares the frames that have landed with the tags that the peer has for them. Frames of
+    /// leases that ended have not landed.
+    async fn vouch(&mut self, parts: &DirectParts, landed: &mut [bool]) -> Result<(), LinkError> {
+        let asked: Vec<_> = (0..landed.len()).filter(|at| landed[*at]).collect();
+        for at in &asked {
+            self.link.queue(parts.question(*at), &[]);
+        }
+        let until = Instant::now() + self.common.settings.read_deadline;
+        let late = |_| LinkError::Late;
+        timeout_at(until, self.link.flush()).await.map_err(late)??;
+        for at in asked {
+            let frame = timeout_at(until, self.link.next()).await.map_err(late)??;
+            let (pull, part) = &parts.parts[at];
+            let kind = frame.header.kind;
+            let expected = FrameHeader {
+                kind: FrameKind::Vouched,
+                sequence: frame.header.sequence,
+                ..parts.question(at)
+            };
+            landed[at] = if frame.header == expected {
+                let landing = pull.landing(part.range);
+                self.link.check_kv(&frame, part.name, &landing)? == Landed::Whole
+            } else if kind == FrameKind::Gone && frame.header.transfer == part.lease {
+                self.link.payload(&frame).await?;
+                pull.lease_gone(part.lease);
+                false
+            } else {
+                return Err(LinkError::Unexpected(kind));
+            };
+        }
+        Ok(())
     }
 
     /// Finds where in the peer's arena the frames are. Those of leases that ended are given back.
@@ -179,8 +218,12 @@ impl DirectReader {
 }
 
 impl DirectParts {
-    /// Reads all frames into their slots. Those that are whole with it are checked and reported.
-    fn read(mut self, arena: &mut dyn DirectArena, within: Duration) -> Result<(), DirectError> {
+    /// Reads all frames into their slots; says which have landed, which is not to be genuine.
+    fn read(
+        &mut self,
+        arena: &mut dyn DirectArena,
+        within: Duration,
+    ) -> Result<Vec<bool>, DirectError> {
         let ranges = std::mem::take(&mut self.ranges);
         let parts = &self.parts;
         let mut has_landed = vec![false; parts.len()];
@@ -196,11 +239,28 @@ impl DirectParts {
             });
             has_landed[at] = is_open && is_whole;
         })?;
-        let parts = std::mem::take(&mut self.parts);
-        for ((pull, part), has_landed) in parts.into_iter().zip(has_landed) {
-            if has_landed { pull.arrived(part.range) } else { pull.lost(part.range) }
+        Ok(has_landed)
+    }
+
+    /// The question for the tag of a frame.
+    fn question(&self, at: usize) -> FrameHeader {
+        let (_, PullPart { range, lease, place, .. }) = &self.parts[at];
+        FrameHeader {
+            place: *place,
+            transfer: *lease,
+            offset: range.offset,
+            count: range.len,
+            ..FrameHeader::new(FrameKind::Vouch)
         }
-        Ok(())
+    }
+
+    /// Reports the frames that have landed; blocks that are whole with them are checked. The others
+    /// are given back.
+    fn report(mut self, landed: &[bool]) {
+        let parts = std::mem::take(&mut self.parts);
+        for ((pull, part), has_landed) in parts.into_iter().zip(landed) {
+            if *has_landed { pull.arrived(part.range) } else { pull.lost(part.range) }
+        }
     }
 }
 
@@ -232,5 +292,5 @@ async fn ask(
             false => Err(LinkError::Unexpected(frame.header.kind)),
         }
     };
-    tokio::time::timeout_at(until, answering).await.map_err(|_| LinkError::Late)?
+    timeout_at(until, answering).await.map_err(|_| LinkError::Late)?
 }

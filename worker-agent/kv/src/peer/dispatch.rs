@@ -159,7 +159,13 @@ impl Peer {
     fn direct_ended(&self, ended: Result<Result<(), DirectEnd>, JoinError>) {
         let reason = match ended {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => {
+                // The bytes did not come from the peer's process, so it is not shunned.
+                if matches!(error, DirectEnd::Link(LinkError::Forged(_))) {
+                    self.common.counters.forged.fetch_add(1, Relaxed);
+                }
+                error.to_string()
+            }
             Err(error) => error.to_string(),
         };
         tracing::info!(peer = %self.address, reason, "the peer's KV comes over connections only");
@@ -171,7 +177,7 @@ impl Peer {
         let now = Instant::now();
         let peer = self.address;
         match error {
-            LinkError::Io(_) | LinkError::Late => {
+            LinkError::Io(_) | LinkError::Late | LinkError::Worn => {
                 tracing::debug!(%peer, %error, "connection to a peer failed");
                 // Other connections carry on with what this one has lost.
                 if streams.is_empty() {

@@ -39,7 +39,7 @@ pub(super) async fn run(
         let asked = Asked { board: board.clone(), jobs: VecDeque::new(), bytes: 0 };
         let mut stream = Stream { common: common.clone(), link, asked, answers: 0 };
         match stream.converse().await {
-            Err(LinkError::Io(error)) if stream.answers > 0 => {
+            Err(error @ (LinkError::Io(_) | LinkError::Worn)) if stream.answers > 0 => {
                 tracing::debug!(%peer, %error, "connection to a peer was cut");
             }
             end => return end,

@@ -1,8 +1,12 @@
 //! Reads of another agent's arena that take none of that agent's processor time.
 //!
 //! The holder describes its arena once, and says for each lease in which slots the blocks are. The
-//! reader then reads parts of slots by itself, by RDMA or shared memory. Nothing proves who sent the
-//! bytes but the checksum of the whole block, which came with the lease.
+//! reader then reads parts of slots by itself, by RDMA or shared memory.
+//!
+//! Nothing on that way proves who sent the bytes. In a fleet with a secret the reader therefore asks
+//! the holder for the tag of each part that it read, which takes the holder a pass over the bytes
+//! ([`FrameKind::Vouch`](super::wire::FrameKind::Vouch)). Without a secret, and against damage, there
+//! is the checksum of the whole block, which came with the lease.
 
 use std::ops::Range;
 use std::time::Duration;

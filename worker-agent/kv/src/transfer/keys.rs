@@ -5,12 +5,30 @@
 //! covers the frame's header with its sequence number, and for KV the name of the block, so that a
 //! frame of another connection, direction, lease, place or time is worth nothing.
 //!
-//! With a fleet secret a tag is BLAKE3 in its keyed mode over header, name and payload. Without
-//! one the key is known to all, so that only agents on this machine are believed, and there a tag
-//! is XXH3: it covers everything but KV, and the block's checksum covers the KV.
+//! With a fleet secret a tag is one of AES-128-GCM over header, name and payload. The payload
+//! travels in the clear: GCM's ciphertext is made in a cache, for the tag alone, because the
+//! processor makes that tag several times as fast as a hash with a key. A frame longer than a piece
+//! is a chain: the tag of a piece is authenticated with the piece behind it, and the last one is
+//! the frame's. Without a secret the key is known to all, so that only agents on this machine are
+//! believed, and there a tag is XXH3: it covers everything but KV, and the block's checksum covers
+//! the KV.
+//!
+//! # Nonces
+//!
+//! A nonce that came twice under one key would give that key's authentication away. None does:
+//!
+//! - A key is of one direction of one connection: it is derived from both sides' random numbers, and
+//!   is nowhere kept.
+//! - A nonce is the frame's sequence number, which its sender counts up with every frame, and the
+//!   number of the piece within the frame. The reader takes the number that it expects, not one that
+//!   a stranger wrote.
+//! - After [`super::link::FRAMES_MAX`] frames the connection ends and the next one has new keys: at
+//!   most 2^48 blocks of AES under one key. A frame that is forged ends the connection at once, so
+//!   that a forger has one attempt for each key, which succeeds with a chance below 2^-111.
 
-use super::slot_part::SlotPart;
+use super::slot_part::{PIECE, SlotPart};
 use super::wire::{HEADER_BYTES, TAG_BYTES};
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use stator_protos::name::BlockName;
 use std::fmt;
 use std::net::IpAddr;
@@ -30,6 +48,11 @@ impl FleetKey {
     /// The key of a fleet with this secret.
     pub fn of_secret(secret: &[u8]) -> Self {
         Self { key: blake3::derive_key(CONTEXT, secret), is_secret: true }
+    }
+
+    /// Whether strangers do not know it.
+    pub(crate) fn is_secret(&self) -> bool {
+        self.is_secret
     }
 
     /// Whether KV may be exchanged with an agent at this address.
@@ -75,10 +98,11 @@ impl SessionKeys {
             let mut hasher = blake3::Hasher::new_keyed(&fleet.key);
             *hasher.update(&[purpose]).update(transcript.as_bytes()).finalize().as_bytes()
         };
-        let frames = |purpose| FrameKey { key: derive(purpose), is_secret: fleet.is_secret };
+        let proof = |purpose| *derive(purpose).first_chunk().expect("it has 32 bytes");
+        let frames = |purpose| FrameKey::new(&derive(purpose), fleet.is_secret);
         Self {
-            holder_proof: derive(1),
-            reader_proof: derive(2),
+            holder_proof: proof(1),
+            reader_proof: proof(2),
             to_holder: frames(3),
             to_reader: frames(4),
         }
@@ -87,77 +111,114 @@ impl SessionKeys {
 
 /// Tags the frames of one direction of a connection.
 #[derive(Clone)]
-pub(crate) struct FrameKey {
-    key: [u8; 32],
-    is_secret: bool,
+pub(crate) enum FrameKey {
+    /// Nobody else knows it.
+    Secret(Box<LessSafeKey>),
+    /// All know it.
+    Known([u8; 32]),
 }
 
 impl FrameKey {
+    fn new(key: &[u8; 32], is_secret: bool) -> Self {
+        if !is_secret {
+            return Self::Known(*key);
+        }
+        let half = &key[..AES_128_GCM.key_len()];
+        let key = UnboundKey::new(&AES_128_GCM, half).expect("half of 32 bytes");
+        Self::Secret(Box::new(LessSafeKey::new(key)))
+    }
+
     /// The tag of a frame without KV.
-    pub(crate) fn tag(&self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Tag {
-        let mut tag = self.start(header);
-        tag.update(payload);
-        tag.finish()
+    pub(crate) fn tag(&self, sequence: u64, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Tag {
+        match self {
+            Self::Known(key) => known_tag(&[key, header, payload]),
+            Self::Secret(key) => {
+                let mut chain = TagChain::new(key, sequence, header);
+                let mut space = [0; PIECE];
+                for piece in payload.chunks(PIECE) {
+                    let space = &mut space[..piece.len()];
+                    space.copy_from_slice(piece);
+                    chain.add(space);
+                }
+                chain.tag
+            }
+        }
     }
 
     /// The tag of a frame with this part of the block with this name.
     pub(crate) fn tag_kv(
         &self,
+        sequence: u64,
         header: &[u8; HEADER_BYTES],
         name: BlockName,
         part: &SlotPart<'_>,
     ) -> Tag {
-        let mut tag = self.start(header);
         // The header says by its kind that a name follows.
-        tag.update(&name.to_bytes());
-        if self.is_secret {
-            part.each_piece(|piece| tag.update(piece));
-        }
-        tag.finish()
-    }
-
-    fn start(&self, header: &[u8; HEADER_BYTES]) -> TagHasher {
-        let mut hasher = if self.is_secret {
-            TagHasher::Keyed(Box::new(blake3::Hasher::new_keyed(&self.key)))
-        } else {
-            TagHasher::Plain(Box::new(Xxh3Default::new()))
-        };
-        if !self.is_secret {
-            hasher.update(&self.key);
-        }
-        hasher.update(header);
-        hasher
-    }
-}
-
-enum TagHasher {
-    Keyed(Box<blake3::Hasher>),
-    Plain(Box<Xxh3Default>),
-}
-
-impl TagHasher {
-    fn update(&mut self, bytes: &[u8]) {
         match self {
-            Self::Keyed(hasher) => drop(hasher.update(bytes)),
-            Self::Plain(hasher) => hasher.update(bytes),
-        }
-    }
-
-    fn finish(&self) -> Tag {
-        match self {
-            Self::Keyed(hasher) => *hasher.finalize().as_bytes(),
-            Self::Plain(hasher) => {
-                let mut tag = [0; TAG_BYTES];
-                tag[..8].copy_from_slice(&hasher.digest().to_le_bytes());
-                tag
+            Self::Known(key) => known_tag(&[key, header, &name.to_bytes()]),
+            Self::Secret(key) => {
+                let start = [&header[..], &name.to_bytes()].concat();
+                let mut chain = TagChain::new(key, sequence, &start);
+                part.each_piece(|piece| chain.add(piece));
+                chain.tag
             }
         }
     }
 }
 
+/// The tag of a frame whose pieces come one after the other.
+struct TagChain<'a> {
+    key: &'a LessSafeKey,
+    sequence: u64,
+    /// Number of the next piece.
+    piece: u32,
+    /// The tag of all pieces so far.
+    tag: Tag,
+}
+
+impl<'a> TagChain<'a> {
+    /// The chain of the frame with this number, which begins with `start`.
+    fn new(key: &'a LessSafeKey, sequence: u64, start: &[u8]) -> Self {
+        let mut chain = Self { key, sequence, piece: 0, tag: Tag::default() };
+        chain.link(start, &mut []);
+        chain
+    }
+
+    /// Adds a piece, which is anything then.
+    fn add(&mut self, piece: &mut [u8]) {
+        let before = self.tag;
+        self.link(&before, piece);
+    }
+
+    fn link(&mut self, before: &[u8], piece: &mut [u8]) {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..8].copy_from_slice(&self.sequence.to_le_bytes());
+        nonce[8..].copy_from_slice(&self.piece.to_le_bytes());
+        self.piece += 1;
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(before), piece);
+        let sealed = sealed.expect("no piece has the 64 GiB that are too many");
+        self.tag.copy_from_slice(sealed.as_ref());
+    }
+}
+
+/// The tag that all can make.
+fn known_tag(parts: &[&[u8]]) -> Tag {
+    let mut hasher = Xxh3Default::new();
+    parts.iter().for_each(|part| hasher.update(part));
+    let mut tag = Tag::default();
+    tag[..8].copy_from_slice(&hasher.digest().to_le_bytes());
+    tag
+}
+
 /// Whether two tags are equal, in a time that does not depend on where they differ.
 pub(crate) fn are_equal(one: &Tag, other: &Tag) -> bool {
-    blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
+    let wide = |tag: &Tag| {
+        let mut wide = [0; 32];
+        wide[..TAG_BYTES].copy_from_slice(tag);
+        blake3::Hash::from_bytes(wide)
+    };
+    wide(one) == wide(other)
 }
 
 #[cfg(test)]
@@ -174,7 +235,7 @@ mod tests {
         let arena = Arena::new(1, 40_000).unwrap();
         arena.write(SlotId(0), &[kv; 40_000]);
         let part = SlotPart { arena: &arena, slot: SlotId(0), range: 100..39_900 };
-        key.tag_kv(&[header; HEADER_BYTES], BlockName(name), &part)
+        key.tag_kv(5, &[header; HEADER_BYTES], BlockName(name), &part)
     }
 
     #[cfg(target_os = "linux")]
@@ -202,7 +263,35 @@ mod tests {
         assert_eq!(tag_kv(&key, 1, 2, 3), tag_kv(&key, 1, 2, 4));
         assert_ne!(tag_kv(&key, 1, 2, 3), tag_kv(&key, 1, 3, 3));
         assert_ne!(tag_kv(&key, 1, 2, 3), tag_kv(&key, 2, 2, 3));
-        assert_ne!(key.tag(&[1; HEADER_BYTES], &[1]), key.tag(&[1; HEADER_BYTES], &[2]));
+        let header = [1; HEADER_BYTES];
+        assert_ne!(key.tag(5, &header, &[1]), key.tag(5, &header, &[2]));
+    }
+
+    /// Agents of two builds must agree.
+    #[test]
+    fn a_tag_is_what_it_is() {
+        let key = key(&FleetKey::of_secret(b"secret"), 1);
+        let tag = key.tag(0x0102, &[3; HEADER_BYTES], &[4; PIECE + 1]);
+        assert_eq!(u128::from_le_bytes(tag), 0xbc85adfdffe19d23b3539dd27b98fe12);
+    }
+
+    #[test]
+    fn no_two_pieces_and_frames_have_one_nonce() {
+        let key = key(&FleetKey::of_secret(b"secret"), 1);
+        let tag = |sequence, payload: &[u8]| key.tag(sequence, &[1; HEADER_BYTES], payload);
+        // The same bytes under another number, or in another place, have another tag.
+        assert_ne!(tag(1, &[7; 9]), tag(2, &[7; 9]));
+        assert_ne!(tag(1, &[7; 9]), tag(1 << 32, &[7; 9]));
+        let mut two = vec![7; 2 * PIECE];
+        two[PIECE..].fill(8);
+        let there = tag(1, &two);
+        two.rotate_left(PIECE);
+        assert_ne!(there, tag(1, &two));
+        // The same change in both pieces does not cancel.
+        two.iter_mut().for_each(|byte| *byte ^= 1);
+        assert_ne!(tag(1, &two), there);
+        assert_ne!(tag(1, &[7; PIECE]), tag(1, &[7; 2 * PIECE]));
+        assert_ne!(tag(1, &[]), tag(1, &[0]));
     }
 
     #[test]

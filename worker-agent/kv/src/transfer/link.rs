@@ -10,6 +10,9 @@ use std::mem;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+/// Frames of one direction of a connection at most; the next connection has new keys. As these carry
+/// at most a mebibyte each, no key tags more than 2^48 blocks of AES.
+pub(super) const FRAMES_MAX: u64 = 1 << 32;
 /// Bytes of a frame before its payload.
 const HEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 /// Bytes that are read at once and thrown away, of KV that nobody wants any more.
@@ -36,6 +39,9 @@ pub enum LinkError {
     /// The other side did not answer in time.
     #[error("no answer in time")]
     Late,
+    /// Its keys have tagged as much as they may.
+    #[error("the connection's keys are used up")]
+    Worn,
 }
 
 /// Place that the KV of a frame is read into.
@@ -54,7 +60,7 @@ pub(crate) enum Landed {
     Discarded,
 }
 
-/// KV that a frame is to carry.
+/// KV that a frame carries or vouches for.
 pub(crate) struct Cargo<'a> {
     pub(crate) part: SlotPart<'a>,
     pub(crate) name: BlockName,
@@ -65,11 +71,14 @@ pub(crate) struct Cargo<'a> {
 }
 
 /// A frame whose payload is still to be read.
+#[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) header: FrameHeader,
     /// The header as it came.
     pub(crate) bytes: [u8; HEADER_BYTES],
     pub(crate) tag: Tag,
+    /// Number of the frame, as this side counted it.
+    sequence: u64,
 }
 
 /// The frames of one direction.
@@ -131,9 +140,26 @@ impl Link {
 
     /// Puts a frame without KV where [`Link::flush`] finds it.
     pub(crate) fn queue(&mut self, header: FrameHeader, payload: &[u8]) {
-        let bytes = self.outgoing.number(header, payload.len());
-        let tag = self.outgoing.key.as_ref().map_or([0; TAG_BYTES], |key| key.tag(&bytes, payload));
+        let (sequence, bytes) = self.outgoing.number(header, payload.len());
+        let key = self.outgoing.key.as_ref();
+        let tag = key.map_or([0; TAG_BYTES], |key| key.tag(sequence, &bytes, payload));
         self.queue_tagged(&bytes, &tag, payload);
+    }
+
+    /// Puts a frame that vouches for KV where [`Link::flush`] finds it. The KV travels another way.
+    pub(crate) fn queue_vouched(&mut self, cargo: &Cargo<'_>) {
+        let part = &cargo.part;
+        let header = FrameHeader {
+            place: cargo.place,
+            transfer: cargo.transfer,
+            offset: part.range.start as u32,
+            count: part.len() as u32,
+            ..FrameHeader::new(FrameKind::Vouched)
+        };
+        let (sequence, header) = self.outgoing.number(header, 0);
+        let key = self.outgoing.key.as_ref();
+        let tag = key.map_or([0; TAG_BYTES], |key| key.tag_kv(sequence, &header, cargo.name, part));
+        self.queue_tagged(&header, &tag, &[]);
     }
 
     /// Puts a frame of the handshake where [`Link::flush`] finds it.
@@ -153,6 +179,9 @@ impl Link {
     }
 
     async fn flush_with(&mut self, flags: SendFlags) -> Result<(), LinkError> {
+        if self.outgoing.sequence > FRAMES_MAX {
+            return Err(LinkError::Worn);
+        }
         while self.written < self.outbox.len() {
             self.stream.writable().await?;
             let rest = &self.outbox[self.written..];
@@ -181,9 +210,9 @@ impl Link {
             offset: part.range.start as u32,
             ..FrameHeader::new(FrameKind::Data)
         };
-        let header = self.outgoing.number(header, part.len());
+        let (sequence, header) = self.outgoing.number(header, part.len());
         let key = self.outgoing.key.as_ref().ok_or(LinkError::Unexpected(FrameKind::Data))?;
-        let tag = key.tag_kv(&header, cargo.name, part);
+        let tag = key.tag_kv(sequence, &header, cargo.name, part);
         self.queue_tagged(&header, &tag, &[]);
         self.flush_with(SendFlags::MORE).await?;
         let mut sent = 0;
@@ -206,11 +235,15 @@ impl Link {
         let tag = *head.last_chunk().expect("a head ends with a tag");
         let header = FrameHeader::decode(&bytes)?;
         self.used += HEAD_BYTES;
-        if header.sequence != self.incoming.sequence {
+        let sequence = self.incoming.sequence;
+        if header.sequence != sequence {
             return Err(LinkError::Unexpected(header.kind));
         }
+        if sequence == FRAMES_MAX {
+            return Err(LinkError::Worn);
+        }
         self.incoming.sequence += u64::from(self.incoming.key.is_some());
-        Ok(Incoming { header, bytes, tag })
+        Ok(Incoming { header, bytes, tag, sequence })
     }
 
     /// Whether the next frame's header has been read already.
@@ -220,15 +253,15 @@ impl Link {
 
     /// The payload of a frame without KV. Its kind bounds its length.
     pub(crate) async fn payload(&mut self, frame: &Incoming) -> Result<Vec<u8>, LinkError> {
-        if frame.header.kind == FrameKind::Data {
-            return Err(LinkError::Unexpected(FrameKind::Data));
+        if matches!(frame.header.kind, FrameKind::Data | FrameKind::Vouched) {
+            return Err(LinkError::Unexpected(frame.header.kind));
         }
         let length = frame.header.length as usize;
         self.fill(length).await?;
         let payload = self.inbox[self.used..][..length].to_vec();
         self.used += length;
         if let Some(key) = &self.incoming.key
-            && !are_equal(&frame.tag, &key.tag(&frame.bytes, &payload))
+            && !are_equal(&frame.tag, &key.tag(frame.sequence, &frame.bytes, &payload))
         {
             return Err(LinkError::Forged(frame.header.kind));
         }
@@ -259,15 +292,25 @@ impl Link {
             }
             at += result?;
         }
-        let key = self.incoming.key.as_ref().ok_or(LinkError::Unexpected(FrameKind::Data))?;
-        let mut is_genuine = true;
-        is_open = is_open
-            && landing.with(&mut |part| {
-                is_genuine = are_equal(&frame.tag, &key.tag_kv(&frame.bytes, name, part));
-            });
+        if is_open { self.check_kv(frame, name, landing) } else { Ok(Landed::Discarded) }
+    }
+
+    /// Checks KV that a [`FrameKind::Data`] brought or a [`FrameKind::Vouched`] vouches for.
+    pub(crate) fn check_kv(
+        &self,
+        frame: &Incoming,
+        name: BlockName,
+        landing: &(dyn Landing + Sync),
+    ) -> Result<Landed, LinkError> {
+        let Incoming { header, bytes, tag, sequence } = frame;
+        let key = self.incoming.key.as_ref().ok_or(LinkError::Unexpected(header.kind))?;
+        let mut is_genuine = false;
+        let is_open = landing.with(&mut |part| {
+            is_genuine = are_equal(tag, &key.tag_kv(*sequence, bytes, name, part));
+        });
         match (is_open, is_genuine) {
             (true, true) => Ok(Landed::Whole),
-            (true, false) => Err(LinkError::Forged(FrameKind::Data)),
+            (true, false) => Err(LinkError::Forged(header.kind)),
             (false, _) => Ok(Landed::Discarded),
         }
     }
@@ -302,12 +345,13 @@ impl Link {
 }
 
 impl Lane {
-    /// The header as bytes, with its length and the next number.
-    fn number(&mut self, header: FrameHeader, length: usize) -> [u8; HEADER_BYTES] {
-        let header = FrameHeader { length: length as u32, sequence: self.sequence, ..header };
+    /// The next number, and the header as bytes with its length and that number.
+    fn number(&mut self, header: FrameHeader, length: usize) -> (u64, [u8; HEADER_BYTES]) {
+        let sequence = self.sequence;
+        let header = FrameHeader { length: length as u32, sequence, ..header };
         // Before the handshake is over nothing is numbered.
         self.sequence += u64::from(self.key.is_some());
-        header.encode()
+        (sequence, header.encode())
     }
 }
 
@@ -326,3 +370,6 @@ fn received(result: io::Result<usize>) -> io::Result<usize> {
         result => moved(result),
     }
 }
+
+#[cfg(test)]
+mod tests;

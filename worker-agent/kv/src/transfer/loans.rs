@@ -139,9 +139,10 @@ impl ReaderTicket {
         true
     }
 
-    /// The reader's loan of this number.
-    pub(super) fn loan(&self, number: u64) -> Option<Arc<Loan>> {
-        self.readers.books.lock().get(&self.instance)?.loans.get(&number).cloned()
+    /// The reader's loan of this number, before its deadline.
+    pub(super) fn live(&self, number: u64) -> Option<Arc<Loan>> {
+        let loan = self.readers.books.lock().get(&self.instance)?.loans.get(&number).cloned();
+        loan.filter(|loan| Instant::now() < loan.deadline)
     }
 
     /// Ends a loan; its pins go with whoever still sends from it.

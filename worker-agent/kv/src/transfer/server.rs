@@ -43,12 +43,12 @@ pub struct TransferServer {
 
 /// Says in which slots the blocks of a lease are.
 fn locate(link: &mut Link, transfer: u64, reader: &ReaderTicket) {
-    match reader.loan(transfer).filter(|loan| Instant::now() < loan.deadline) {
+    match reader.live(transfer) {
         Some(loan) => {
             let header = FrameHeader { transfer, ..FrameHeader::new(FrameKind::Located) };
             link.queue(header, &encode_slots(loan.blocks.iter().map(|block| block.slot)));
         }
-        None => link.queue(FrameHeader { transfer, ..FrameHeader::new(FrameKind::Gone) }, &[]),
+        None => gone(link, transfer),
     }
 }
 
@@ -112,6 +112,7 @@ impl TransferServer {
             match frame.header.kind {
                 FrameKind::Lease => self.lend(&mut link, &frame, &payload, &reader).await?,
                 FrameKind::Read => self.send(&mut link, &frame, &reader).await?,
+                FrameKind::Vouch => self.vouch(&mut link, &frame, &reader)?,
                 FrameKind::End => reader.end(frame.header.transfer),
                 FrameKind::Describe => {
                     let words = self.direct.as_ref().map_or(&[][..], |way| way.description());
@@ -156,20 +157,43 @@ impl TransferServer {
         frame: &Incoming,
         reader: &ReaderTicket,
     ) -> Result<(), LinkError> {
-        let FrameHeader { place, transfer, offset, count, .. } = frame.header;
-        let Some(loan) = reader.loan(transfer).filter(|loan| Instant::now() < loan.deadline) else {
-            link.queue(FrameHeader { transfer, ..FrameHeader::new(FrameKind::Gone) }, &[]);
+        let Some(loan) = reader.live(frame.header.transfer) else {
+            gone(link, frame.header.transfer);
             return Ok(());
         };
-        let range = offset as usize..offset as usize + count as usize;
-        let block = loan.blocks.get(place as usize);
-        let block = block.filter(|_| range.end <= self.form.block_bytes);
-        let block = block.ok_or(LinkError::Unexpected(FrameKind::Read))?;
-        let part = SlotPart { arena: &self.arena, slot: block.slot, range };
-        let name = loan.names[place as usize];
-        let cargo = Cargo { part, name, place, transfer };
+        let cargo = self.cargo(&loan, frame)?;
         // The pins last as long as this loan, so the slot must not be read after its deadline. A
         // frame that is cut there ends the connection, and the reader comes back.
         timeout_at(loan.deadline, link.send_kv(&cargo)).await.map_err(|_| LinkError::Late)?
     }
+
+    /// Vouches for the part of a block that the reader read by itself.
+    fn vouch(
+        &self,
+        link: &mut Link,
+        frame: &Incoming,
+        reader: &ReaderTicket,
+    ) -> Result<(), LinkError> {
+        match reader.live(frame.header.transfer) {
+            Some(loan) => link.queue_vouched(&self.cargo(&loan, frame)?),
+            None => gone(link, frame.header.transfer),
+        }
+        Ok(())
+    }
+
+    /// The part of a block of a lease that a frame asks for.
+    fn cargo(&self, loan: &Loan, frame: &Incoming) -> Result<Cargo<'_>, LinkError> {
+        let FrameHeader { kind, place, transfer, offset, count, .. } = frame.header;
+        let range = offset as usize..offset as usize + count as usize;
+        let block = loan.blocks.get(place as usize);
+        let block = block.filter(|_| range.end <= self.form.block_bytes);
+        let block = block.ok_or(LinkError::Unexpected(kind))?;
+        let part = SlotPart { arena: &self.arena, slot: block.slot, range };
+        Ok(Cargo { part, name: loan.names[place as usize], place, transfer })
+    }
+}
+
+/// Says that there is no such lease, or no more.
+fn gone(link: &mut Link, transfer: u64) {
+    link.queue(FrameHeader { transfer, ..FrameHeader::new(FrameKind::Gone) }, &[]);
 }

@@ -8,7 +8,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Bytes that are copied out of the arena at a time to be hashed, within the nearest cache.
-const PIECE: usize = 16 << 10;
+pub(super) const PIECE: usize = 16 << 10;
 
 /// A part of the block in a slot. Whoever has it holds the slot.
 pub(crate) struct SlotPart<'a> {
@@ -42,9 +42,9 @@ impl SlotPart<'_> {
         self.arena.write_part(self.slot, self.range.start, bytes);
     }
 
-    /// Shows all bytes in order, in copies: engine processes may write to the arena whenever they
-    /// like, and bytes that a hash reads must not change meanwhile.
-    pub(crate) fn each_piece(&self, mut look: impl FnMut(&[u8])) {
+    /// Shows all bytes in order, in copies, which may be changed: engine processes may write to the
+    /// arena whenever they like, and bytes that a hash reads must not change meanwhile.
+    pub(crate) fn each_piece(&self, mut look: impl FnMut(&mut [u8])) {
         let mut piece = [0; PIECE];
         for start in self.range.clone().step_by(PIECE) {
             let piece = &mut piece[..PIECE.min(self.range.end - start)];

@@ -11,7 +11,7 @@ use stator_protos::name::BlockName;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 40;
 /// Bytes of a tag.
-pub const TAG_BYTES: usize = 32;
+pub const TAG_BYTES: usize = 16;
 /// Bytes of KV in one frame at most.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Names that one lease covers at most.
@@ -21,7 +21,7 @@ pub const REASON_BYTES_MAX: usize = 512;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SKVT");
 /// Version of the protocol. Two agents of different versions do not exchange KV.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const NAME_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 const SLOT_BYTES: usize = 4;
@@ -67,6 +67,12 @@ pub enum FrameKind {
     Locate = 15,
     /// `<` Slots of the lease `transfer`. Payload: their numbers.
     Located = 16,
+    /// `>` Asks for the tag of `count` bytes from `offset` of the block at `place` of the lease
+    /// `transfer`, which the reader has read directly.
+    Vouch = 17,
+    /// `<` Its tag covers these bytes as if they were its payload. The other fields are those of
+    /// the question.
+    Vouched = 18,
 }
 
 /// Why bytes are no frame.
@@ -119,7 +125,7 @@ pub struct FrameHeader {
 }
 
 impl FrameKind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 18] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -136,7 +142,14 @@ impl FrameKind {
         Self::Described,
         Self::Locate,
         Self::Located,
+        Self::Vouch,
+        Self::Vouched,
     ];
+
+    /// Whether `count` is the number of bytes from `offset`.
+    fn counts_bytes(self) -> bool {
+        matches!(self, Self::Read | Self::Vouch | Self::Vouched)
+    }
 
     fn of_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
@@ -163,7 +176,9 @@ impl FrameKind {
             | Self::Gone
             | Self::End
             | Self::Describe
-            | Self::Locate => length == 0,
+            | Self::Locate
+            | Self::Vouch
+            | Self::Vouched => length == 0,
         }
     }
 }
@@ -220,10 +235,10 @@ impl FrameHeader {
         if bytes[6..8] != [0; 2] {
             return wrong("reserved");
         }
-        if kind == FrameKind::Read && !(1..=FRAME_BYTES_MAX as u32).contains(&header.count) {
+        if kind.counts_bytes() && !(1..=FRAME_BYTES_MAX as u32).contains(&header.count) {
             return wrong("count");
         }
-        let bytes = if kind == FrameKind::Read { header.count } else { header.length };
+        let bytes = if kind.counts_bytes() { header.count } else { header.length };
         // A sum past the end of the largest block would point to its beginning.
         if header.offset.checked_add(bytes).is_none() {
             return wrong("offset");
@@ -347,7 +362,7 @@ mod tests {
     #[test]
     fn bytes_stay_what_they_are() {
         let expected = [
-            b'S', b'K', b'V', b'T', 10, 1, 0, 0, 2, 0, 1, 0, 3, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9,
+            b'S', b'K', b'V', b'T', 10, 2, 0, 0, 2, 0, 1, 0, 3, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9,
             0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0,
         ];
         assert_eq!(data().encode(), expected);
@@ -390,6 +405,7 @@ mod tests {
         wrong(FrameKind::Hello, 87);
         wrong(FrameKind::Refused, REASON_BYTES_MAX as u32 + 1);
         wrong(FrameKind::Read, 1);
+        wrong(FrameKind::Vouched, 1);
     }
 
     #[test]
@@ -413,8 +429,8 @@ mod tests {
             FrameHeader::decode(&bytes)
         };
         assert_eq!(byte(0, b's'), Err(WireError::Magic(u32::from_le_bytes(*b"sKVT"))));
-        assert_eq!(byte(4, 17), Err(WireError::Kind(17)));
-        assert_eq!(byte(5, 2), Err(WireError::Version(2)));
+        assert_eq!(byte(4, 19), Err(WireError::Kind(19)));
+        assert_eq!(byte(5, 1), Err(WireError::Version(1)));
         assert_eq!(byte(7, 1), wrong(FrameKind::Data, "reserved"));
     }
 
@@ -442,7 +458,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_header_that_is_read_survives_the_wire(mut bytes: [u8; HEADER_BYTES], kind in 0..14_u8) {
+        fn every_header_that_is_read_survives_the_wire(mut bytes: [u8; HEADER_BYTES], kind in 0..20_u8) {
             bytes[..4].copy_from_slice(b"SKVT");
             (bytes[4], bytes[5], bytes[6], bytes[7]) = (kind, VERSION, 0, 0);
             bytes[10..12].fill(0);

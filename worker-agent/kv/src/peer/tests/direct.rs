@@ -6,6 +6,7 @@ use crate::SlotId;
 use crate::arena::Arena;
 use crate::peer::{DirectReads, PeerSettings};
 use crate::tier::{TierError, TierReport, Urgency};
+use crate::transfer::FleetKey;
 use crate::transfer::direct::{DirectArena, DirectError, DirectWay};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
@@ -91,11 +92,20 @@ impl DirectArena for FakeArena {
 }
 
 fn pair(fate: DirectFate, gate: Option<Gate>, deadline: Duration) -> (Arc<Shelf>, Reading) {
+    pair_of(secret(), fate, gate, deadline)
+}
+
+fn pair_of(
+    key: FleetKey,
+    fate: DirectFate,
+    gate: Option<Gate>,
+    deadline: Duration,
+) -> (Arc<Shelf>, Reading) {
     let shelf = Shelf::new(BLOCKS as u32, BLOCK_BYTES);
     let way = Arc::new(FakeWay { arena: shelf.arena.clone(), fate, gate });
     assert!(shelf.direct.set(way.clone()).is_ok());
     let settings = PeerSettings { read_deadline: deadline, ..settings() };
-    let reading = Reading::new(form(BLOCK_BYTES), secret(), settings);
+    let reading = Reading::new(form(BLOCK_BYTES), key, settings);
     reading.tier.read_directly(DirectReads { way, bytes: Counter::default() });
     (shelf, reading)
 }
@@ -128,9 +138,11 @@ async fn a_direct_read_that_fails_is_done_over_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_bytes_of_a_direct_read_are_no_block() {
-    let (shelf, mut reading) = pair(DirectFate::Wrong, None, settings().read_deadline);
-    let served = shelf.serve(secret()).await;
+async fn without_a_secret_wrong_bytes_of_a_direct_read_are_no_block() {
+    let known = FleetKey::default();
+    let deadline = settings().read_deadline;
+    let (shelf, mut reading) = pair_of(known.clone(), DirectFate::Wrong, None, deadline);
+    let served = shelf.serve(known).await;
     for _ in 0..ROUNDS_MAX {
         reading.hint(served.address, 0..BLOCKS);
         // Whatever is reported as read has the right bytes: the kit compares them.
@@ -143,6 +155,24 @@ async fn wrong_bytes_of_a_direct_read_are_no_block() {
         }
     }
     panic!("nothing was read directly");
+}
+
+/// Whoever is on the way of a direct read can make bytes with the right checksum, but no tag.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_secret_forged_bytes_of_a_direct_read_are_read_again_over_connections() {
+    let (shelf, mut reading) = pair(DirectFate::Wrong, None, settings().read_deadline);
+    let served = shelf.serve(secret()).await;
+    reading.hint(served.address, 0..BLOCKS);
+    let mut rounds = 0;
+    while reading.tier.counts().forged == 0 {
+        assert!(reading.read(0..BLOCKS).await.iter().all(Result::is_ok));
+        rounds += 1;
+        assert!(rounds < ROUNDS_MAX, "nothing was read directly");
+    }
+    let counts = reading.tier.counts();
+    assert_eq!((counts.direct, counts.corrupt), (0, 0), "it is found before its checksum is");
+    assert!(reading.read(0..BLOCKS).await.iter().all(Result::is_ok), "the peer is not shunned");
+    shelf.unpinned().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
