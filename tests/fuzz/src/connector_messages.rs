@@ -11,6 +11,7 @@ pub(crate) fn run(input: &[u8]) {
             ShimMessage::Filled(filled) => filled.len(),
             ShimMessage::Touch(keys) => keys.len(),
             ShimMessage::Tokens(frame) => frame.blocks.len(),
+            ShimMessage::Copy(order) => order.pairs.len(),
             _ => 0,
         };
         assert!(count <= KEYS_MAX);

@@ -1,9 +1,10 @@
 //! Bytes to messages. Whatever the bytes are, they are a message or a reason why not.
 
 use super::wire::{
-    ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, BlockTokens, ENGINE_BYTES_MAX, EngineKey,
-    FILLED_BYTES, FilledSlot, Hello, KEY_BYTES, KEYS_MAX, NAMESPACE_BYTES_MAX, PROTOCOL,
-    RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
+    ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, BlockTokens, CopyOrder, CopyOrderWay,
+    DeviceExport, DevicePages, ENGINE_BYTES_MAX, EngineKey, ExportedMemory, FILLED_BYTES,
+    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, NAMESPACE_BYTES_MAX, PROTOCOL, RefusalCode,
+    ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -47,7 +48,7 @@ impl ShimMessage {
         if header.flags != 0 {
             return Err(MessageError::Header);
         }
-        let of_request = matches!(header.kind, kind::ASK | kind::END | kind::HINT);
+        let of_request = matches!(header.kind, kind::ASK | kind::END | kind::HINT | kind::COPY);
         if !of_request && header.request != 0 {
             return Err(MessageError::Header);
         }
@@ -62,6 +63,8 @@ impl ShimMessage {
             kind::SHIM_BYE => Self::Bye,
             kind::TOKENS => Self::Tokens(read_tokens(&mut body)?),
             kind::HINT => Self::Hint { request: header.request, hint: body.u64()? },
+            kind::EXPORT => Self::Export(Box::new(read_export(&mut body)?)),
+            kind::COPY => Self::Copy(read_order(header.request, &mut body)?),
             kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)
@@ -72,7 +75,7 @@ impl AgentMessage {
     /// Reads a packet of the agent.
     pub fn decode(packet: &[u8]) -> Result<Self, MessageError> {
         let (header, mut body) = Header::read(packet)?;
-        let of_request = matches!(header.kind, kind::FOUND | kind::READY);
+        let of_request = matches!(header.kind, kind::FOUND | kind::READY | kind::COPIED);
         if header.flags != 0 || (!of_request && header.request != 0) {
             return Err(MessageError::Header);
         }
@@ -90,6 +93,10 @@ impl AgentMessage {
             kind::DUPLICATE => Self::Duplicate(body.slots()?),
             kind::AGENT_PULSE => Self::Pulse { boot: body.array()? },
             kind::AGENT_BYE => Self::Bye,
+            kind::EXPORTED => Self::Exported(read_result(&mut body)?),
+            kind::COPIED => {
+                Self::Copied { number: header.request, result: read_result(&mut body)? }
+            }
             kind => return Err(MessageError::Type(kind)),
         };
         body.end().map(|()| message)
@@ -196,6 +203,63 @@ fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, MessageError> {
         loads_late: body.u64()?,
         faults: body.u64()?,
     })
+}
+
+fn read_export(body: &mut Body<'_>) -> Result<DeviceExport, MessageError> {
+    let (memory, has_event) = (body.u32()?, body.u32()?);
+    let (device, bytes, handle, event) = (body.array()?, body.u64()?, body.array()?, body.array()?);
+    let pages = DevicePages {
+        layers: body.u32()?,
+        heads: body.u32()?,
+        tokens: body.u32()?,
+        content_bytes: body.u32()?,
+        count: body.u32()?,
+        ..DevicePages::default()
+    };
+    let reserved = body.u32()?;
+    let first = body.u64()?;
+    let strides = [body.u64()?, body.u64()?, body.u64()?, body.u64()?];
+    let pages = DevicePages { first, strides, ..pages };
+    let memory = match memory {
+        1 => ExportedMemory::Ipc(handle),
+        2 if handle == [0; 64] => ExportedMemory::File,
+        _ => return Err(MessageError::Value("memory")),
+    };
+    let event = match has_event {
+        1 => Some(event),
+        0 if event == [0; 64] => None,
+        _ => return Err(MessageError::Value("event")),
+    };
+    if reserved != 0 {
+        return Err(MessageError::Value("reserved"));
+    }
+    Ok(DeviceExport { memory, event, device, bytes, pages, part: body.u64()? })
+}
+
+fn read_order(number: u64, body: &mut Body<'_>) -> Result<CopyOrder, MessageError> {
+    let way = body.u32()?;
+    let length = body.count("engine length", ENGINE_BYTES_MAX)?;
+    let count = body.count("pages", KEYS_MAX)?;
+    let engine = body.text(length)?;
+    let way = match (way, engine.is_empty()) {
+        (0, true) => CopyOrderWay::Store,
+        (1, true) => CopyOrderWay::Load,
+        (2, false) => CopyOrderWay::Pass(engine),
+        _ => return Err(MessageError::Value("way or engine")),
+    };
+    let pair = |_| Ok((body.u32()?, body.u32()?));
+    Ok(CopyOrder { number, way, pairs: (0..count).map(pair).collect::<Result<_, _>>()? })
+}
+
+fn read_result(body: &mut Body<'_>) -> Result<Result<(), String>, MessageError> {
+    let status = body.u32()?;
+    let length = body.count("length", TEXT_BYTES_MAX)?;
+    let text = body.text(length)?;
+    match (status, text.is_empty()) {
+        (0, true) => Ok(Ok(())),
+        (1, _) => Ok(Err(text)),
+        _ => Err(MessageError::Value("status")),
+    }
 }
 
 fn read_refused(body: &mut Body<'_>) -> Result<AgentMessage, MessageError> {

@@ -1,9 +1,9 @@
 //! Messages to bytes.
 
 use super::wire::{
-    AgentMessage, AskFrame, AskProgress, BlockTokens, EngineKey, FilledSlot, HEADER_BYTES, Hello,
-    PROTOCOL, RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome,
-    kind,
+    AgentMessage, AskFrame, AskProgress, BlockTokens, CopyOrder, CopyOrderWay, DeviceExport,
+    EngineKey, ExportedMemory, FilledSlot, HEADER_BYTES, Hello, PROTOCOL, RefusalCode, ShimMessage,
+    ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -23,6 +23,8 @@ impl ShimMessage {
             Self::Bye => Packet::new(kind::SHIM_BYE, 0).end(),
             Self::Tokens(tokens) => encode_tokens(tokens),
             Self::Hint { request, hint } => Packet::new(kind::HINT, *request).u64(*hint).end(),
+            Self::Export(export) => encode_export(export),
+            Self::Copy(order) => encode_order(order),
         }
     }
 }
@@ -42,6 +44,10 @@ impl AgentMessage {
             Self::Duplicate(slots) => Packet::new(kind::DUPLICATE, 0).slots(slots).end(),
             Self::Pulse { boot } => Packet::new(kind::AGENT_PULSE, 0).bytes(boot).end(),
             Self::Bye => Packet::new(kind::AGENT_BYE, 0).end(),
+            Self::Exported(result) => encode_result(Packet::new(kind::EXPORTED, 0), result),
+            Self::Copied { number, result } => {
+                encode_result(Packet::new(kind::COPIED, *number), result)
+            }
         }
     }
 }
@@ -99,6 +105,37 @@ fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {
     let packet = Packet::new(kind::SHIM_PULSE, 0).bytes(boot).u32(*prefill_us).u32(0);
     let packet = packet.u64(*loaded).u64(*stored).u64(*asks_late);
     packet.u64(*loads_late).u64(*faults).end()
+}
+
+fn encode_export(export: &DeviceExport) -> Vec<u8> {
+    let DeviceExport { memory, event, device, bytes, pages, part } = export;
+    let (memory, handle) = match memory {
+        ExportedMemory::Ipc(handle) => (1, *handle),
+        ExportedMemory::File => (2, [0; 64]),
+    };
+    let packet = Packet::new(kind::EXPORT, 0).u32(memory).u32(event.is_some().into());
+    let packet = packet.bytes(device).u64(*bytes).bytes(&handle).bytes(&event.unwrap_or([0; 64]));
+    let packet = packet.u32(pages.layers).u32(pages.heads).u32(pages.tokens);
+    let packet = packet.u32(pages.content_bytes).u32(pages.count).u32(0).u64(pages.first);
+    pages.strides.iter().fold(packet, |packet, stride| packet.u64(*stride)).u64(*part).end()
+}
+
+fn encode_order(order: &CopyOrder) -> Vec<u8> {
+    let (way, engine) = match &order.way {
+        CopyOrderWay::Store => (0, ""),
+        CopyOrderWay::Load => (1, ""),
+        CopyOrderWay::Pass(engine) => (2, engine.as_str()),
+    };
+    let packet = Packet::new(kind::COPY, order.number).u32(way).u32(engine.len() as u32);
+    let packet = packet.u32(order.pairs.len() as u32).bytes(engine.as_bytes());
+    order.pairs.iter().fold(packet, |packet, (from, to)| packet.u32(*from).u32(*to)).end()
+}
+
+fn encode_result(packet: Packet, result: &Result<(), String>) -> Vec<u8> {
+    let text = result.as_ref().err().map_or("", String::as_str);
+    let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+    let packet = packet.u32(result.is_err().into()).u32(text.len() as u32);
+    packet.bytes(text.as_bytes()).end()
 }
 
 fn encode_refused(reason: RefusalCode, text: &str) -> Vec<u8> {

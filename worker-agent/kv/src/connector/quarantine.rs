@@ -93,15 +93,16 @@ impl<T> Quarantine<T> {
         None
     }
 
-    /// Lost clients whose engines are dead now.
-    pub(super) fn sweep(&mut self) -> Vec<T> {
+    /// Lost clients whose engines are dead now, and for which nobody else copies.
+    pub(super) fn sweep(&mut self, is_busy: impl Fn(&str) -> bool) -> Vec<T> {
         let mut free = Vec::new();
-        self.engines.retain(|_, engine| {
+        self.engines.retain(|name, engine| {
             engine.processes.retain(|process| !process.is_dead());
-            if engine.processes.is_empty() {
-                free.extend(engine.held.drain(..).map(|(_, what)| what));
+            if !engine.processes.is_empty() || is_busy(name) {
+                return true;
             }
-            !engine.processes.is_empty()
+            free.extend(engine.held.drain(..).map(|(_, what)| what));
+            false
         });
         free
     }
@@ -137,7 +138,7 @@ mod tests {
         let mut quarantine = engine();
         assert_eq!(quarantine.promise("a", SELF, 1), [0; 0]);
         assert_eq!(quarantine.lose("a", SELF, 1, 10), None);
-        assert_eq!((quarantine.sweep(), quarantine.held()), (vec![], 1));
+        assert_eq!((quarantine.sweep(|_| false), quarantine.held()), (vec![], 1));
         let other = SchedulerId { incarnation: [2; 16], ..SELF };
         assert_eq!(quarantine.promise("a", other, 2), [0; 0]);
         assert_eq!(quarantine.promise("b", SELF, 3), [0; 0]);
@@ -164,6 +165,16 @@ mod tests {
         assert_eq!(quarantine.awaited().len(), 0);
         quarantine.lose("a", SELF, 1, 10);
         assert_eq!(quarantine.awaited().len(), 2);
+    }
+
+    #[test]
+    fn what_is_lost_waits_for_copies_for_a_dead_engine() {
+        let mut quarantine = engine();
+        let known = quarantine.engines.get_mut("a").unwrap();
+        known.processes.clear();
+        assert_eq!(quarantine.lose("a", SELF, 1, 10), None);
+        assert_eq!(quarantine.sweep(|engine| engine == "a"), [0; 0]);
+        assert_eq!(quarantine.sweep(|engine| engine == "b"), [10]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! One connection, from HELLO to its end.
 
+use super::copier::DeviceCopier;
 use super::decode::MessageError;
+use super::device::{DeviceDesk, ExportedDevice};
 use super::filler::{Credit, Filler};
 use super::presence::Presence;
 use super::session::{EngineView, SchedulerSession, ShimFault};
@@ -8,12 +10,14 @@ use super::settings::SchedulerReport;
 use super::shared::{ConnectorState, EngineLink, Refused};
 use super::socket::{EngineProcess, Received, wait};
 use super::wire::{
-    AgentMessage, AskProgress, Hello, MESSAGE_BYTES_MAX, PROTOCOL, RefusalCode, ShimMessage,
-    ShimPulse, ShimRole, Welcome,
+    AgentMessage, AskProgress, DeviceExport, Hello, MESSAGE_BYTES_MAX, PROTOCOL, RefusalCode,
+    ShimMessage, ShimPulse, ShimRole, Welcome,
 };
 use super::words::ToldWords;
+use crate::arena::Arena;
 use crate::cache::TieredCache;
 use rustix::event::{PollFd, PollFlags};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +29,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const WORKERS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves a connection to its end.
-pub(super) fn serve(shared: &ConnectorState, link: &EngineLink) {
+pub(super) fn serve(shared: &Arc<ConnectorState>, link: &EngineLink) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let guest = introduce(link, &mut buffer)
         .and_then(|(process, hello)| Guest::welcome(shared, link, hello, process));
@@ -86,13 +90,14 @@ impl From<Refused> for Stranger {
     }
 }
 
-/// Waits until all workers of a scheduler's engine have mapped the arena.
+/// Waits until all workers of a scheduler's engine have mapped the arena, and no copy runs for one
+/// that is dead.
 fn await_workers(
     shared: &ConnectorState,
     link: &EngineLink,
     hello: &Hello,
 ) -> Result<(), Stranger> {
-    while !shared.has_workers(hello) {
+    while !shared.has_workers(hello) || shared.copies_for_the_dead(&hello.engine) {
         // The shim says nothing before WELCOME: whatever can be read is an end.
         let mut end = [PollFd::new(link.outbox.connection(), PollFlags::IN)];
         if !matches!(wait(&mut end, Some(WORKERS_PAUSE)), Ok(false)) {
@@ -104,10 +109,13 @@ fn await_workers(
 
 /// A process of an engine that may use the arena.
 struct Guest<'a> {
-    shared: &'a ConnectorState,
+    shared: &'a Arc<ConnectorState>,
     link: &'a EngineLink,
     hello: Hello,
     process: Arc<EngineProcess>,
+    arena: Arc<Arena>,
+    /// Of a worker that exported its memory.
+    desk: Option<DeviceDesk>,
     /// Of a scheduler.
     session: Option<SchedulerSession>,
 }
@@ -124,7 +132,7 @@ enum Ending {
 
 impl<'a> Guest<'a> {
     fn welcome(
-        shared: &'a ConnectorState,
+        shared: &'a Arc<ConnectorState>,
         link: &'a EngineLink,
         hello: Hello,
         process: EngineProcess,
@@ -142,7 +150,7 @@ impl<'a> Guest<'a> {
         if !shared.join(&hello, &process, link.number) {
             return Err((RefusalCode::Crowded, "too many engines".to_owned()).into());
         }
-        let arena = cache.arena();
+        let arena = cache.shared_arena();
         let credit = Credit::new(arena.slots(), shared.settings.credit_max);
         let welcome = Welcome {
             boot: shared.boot,
@@ -169,17 +177,23 @@ impl<'a> Guest<'a> {
             pid = process.pid(),
             "engine connected"
         );
-        Ok(Self { shared, link, hello, process, session })
+        Ok(Self { shared, link, hello, process, arena, desk: None, session })
     }
 
     /// Talks until an end, then frees what the engine held or sets it apart.
     fn stay(mut self, buffer: &mut [u8]) {
         let ending = self.converse(buffer);
         let engine = self.hello.engine.as_str();
-        match &ending {
-            Ending::Bye => self.link.outbox.send(&AgentMessage::Bye),
-            Ending::Closed => {}
-            Ending::Faulty(reason) => tracing::warn!(engine, reason, "engine disconnected"),
+        if let Ending::Faulty(reason) = &ending {
+            tracing::warn!(engine, reason, "engine disconnected");
+        }
+        // BYE promises that no copy runs any more.
+        let has_copied = self.desk.take().is_some();
+        self.link.device.lock().take();
+        if has_copied || matches!(ending, Ending::Bye) {
+            self.link.outbox.send(&AgentMessage::Bye);
+            // Slots of a dead engine may have waited for these copies.
+            self.shared.wake();
         }
         self.link.outbox.connection().shut();
         tracing::info!(engine, pid = self.process.pid(), "connection of an engine ended");
@@ -196,9 +210,10 @@ impl<'a> Guest<'a> {
     fn converse(&mut self, buffer: &mut [u8]) -> Ending {
         let (link, mut is_waiting) = (self.link, false);
         let connection = link.outbox.connection();
+        let mut file = None;
         loop {
-            let heard = match connection.receive(buffer) {
-                Ok(Received::Packet(packet)) => self.hear(packet),
+            let heard = match connection.receive_with(buffer, &mut file) {
+                Ok(Received::Packet(packet)) => self.hear(packet, file.take()),
                 Ok(Received::End) => return Ending::Closed,
                 Ok(Received::Nothing) => {
                     let room = if is_waiting { PollFlags::OUT } else { PollFlags::empty() };
@@ -227,7 +242,7 @@ impl<'a> Guest<'a> {
     }
 
     /// Does what a message says; whether it is the last.
-    fn hear(&mut self, packet: &[u8]) -> Result<bool, String> {
+    fn hear(&mut self, packet: &[u8], file: Option<OwnedFd>) -> Result<bool, String> {
         match ShimMessage::decode(packet).map_err(|error| error.to_string())? {
             ShimMessage::Bye => return Ok(true),
             ShimMessage::Pulse(pulse) => self.pulse(pulse).map_err(|fault| fault.to_string())?,
@@ -235,12 +250,56 @@ impl<'a> Guest<'a> {
             ShimMessage::Filled(_) if !self.shared.has_workers(&self.hello) => {
                 return Err("a worker of the engine has gone".into());
             }
+            ShimMessage::Export(export) => self.export(&export, file)?,
+            ShimMessage::Copy(order) => {
+                let desk = self.desk.as_ref();
+                if !desk.is_some_and(|desk| desk.order(order)) {
+                    return Err("a copy without exported memory, or too many".into());
+                }
+            }
             message => match &mut self.session {
                 Some(session) => session.on(message).map_err(|fault| fault.to_string())?,
                 None => return Err(ShimFault::Misplaced("a scheduler's message").to_string()),
             },
         }
         Ok(false)
+    }
+
+    /// Maps a worker's device memory, if this agent can.
+    fn export(&mut self, export: &DeviceExport, file: Option<OwnedFd>) -> Result<(), String> {
+        if self.session.is_some() || self.desk.is_some() {
+            return Err("EXPORT of a scheduler, or again".into());
+        }
+        let result = match &self.shared.settings.copier {
+            Some(copier) => self.open_desk(copier, export, file),
+            None => Err("this agent copies for no engine".to_owned()),
+        };
+        let (engine, rank) = (&self.hello.engine, self.hello.rank);
+        match &result {
+            Ok(()) => {
+                tracing::info!(engine, rank, pages = export.pages.count, "copies for a worker")
+            }
+            Err(reason) => tracing::info!(engine, rank, reason, "a worker copies by itself"),
+        }
+        self.link.outbox.send(&AgentMessage::Exported(result));
+        Ok(())
+    }
+
+    fn open_desk(
+        &mut self,
+        copier: &Arc<dyn DeviceCopier>,
+        export: &DeviceExport,
+        file: Option<OwnedFd>,
+    ) -> Result<(), String> {
+        let memory = copier.open(export, file, &self.arena).map_err(|refusal| refusal.0)?;
+        let (shared, rank) = (Arc::downgrade(self.shared), self.hello.rank);
+        let find = move |engine: &str| shared.upgrade()?.device(engine, rank);
+        let (copier, outbox) = (Arc::clone(copier), Arc::clone(&self.link.outbox));
+        let desk = DeviceDesk::start(copier, memory, outbox, Box::new(find));
+        self.desk = Some(desk.map_err(|error| error.to_string())?);
+        let (engine, process) = (self.hello.engine.clone(), Arc::clone(&self.process));
+        *self.link.device.lock() = Some(ExportedDevice { engine, rank, process, memory });
+        Ok(())
     }
 
     fn pulse(&mut self, pulse: ShimPulse) -> Result<(), ShimFault> {

@@ -93,8 +93,11 @@ fn run(shared: &Arc<ConnectorState>, listener: PacketListener) {
     drop(listener);
     let links: Vec<_> = shared.links.lock().values().cloned().collect();
     for link in links {
-        link.outbox.send(&AgentMessage::Bye);
-        link.outbox.connection().shut();
+        // BYE says that no copy runs any more: where the agent copies, the link's thread says it.
+        if link.device.lock().is_none() {
+            link.outbox.send(&AgentMessage::Bye);
+        }
+        link.outbox.connection().deafen();
     }
     for thread in threads {
         let _ = thread.join();
@@ -121,8 +124,13 @@ fn start(
     number: u64,
 ) -> io::Result<JoinHandle<()>> {
     let outbox = Arc::new(EngineOutbox::new(connection)?);
-    let link =
-        Arc::new(EngineLink { number, outbox, seen: Default::default(), maps: Default::default() });
+    let link = Arc::new(EngineLink {
+        number,
+        outbox,
+        seen: Default::default(),
+        maps: Default::default(),
+        device: Default::default(),
+    });
     shared.links.lock().insert(number, Arc::clone(&link));
     let run = {
         let shared = Arc::clone(shared);

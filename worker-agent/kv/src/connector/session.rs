@@ -137,6 +137,9 @@ impl SchedulerSession {
             }
             ShimMessage::Hint { request, hint } => self.engine.hinted = Some((request, hint)),
             ShimMessage::Hello(_) => return Err(ShimFault::Misplaced("HELLO")),
+            ShimMessage::Export(_) | ShimMessage::Copy(_) => {
+                return Err(ShimFault::Misplaced("a worker's message"));
+            }
             ShimMessage::Pulse(_) | ShimMessage::Bye => {}
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Settings of the server that engines connect to, and its report.
 
+use super::copier::DeviceCopier;
 use super::wire::ShimPulse;
 use crate::cache::TieredCache;
 use crate::{Block, BlockForm};
@@ -51,6 +52,9 @@ pub struct ConnectorSettings {
     pub hints: Arc<HintTaker>,
     /// Opens the cache at the first HELLO, which says the form.
     pub open: Box<CacheOpener>,
+    /// Copies from and to engines' devices for workers that export their memory. `None`: they are
+    /// told to copy by themselves.
+    pub copier: Option<Arc<dyn DeviceCopier>>,
     /// Most connections at a time: a scheduler and its workers need one each.
     pub connections_max: usize,
     /// Most slots that an engine is granted in advance.
@@ -61,7 +65,8 @@ impl ConnectorSettings {
     /// Settings with the usual bounds, and listeners that do nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
         let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| ()));
-        Self { socket, watch, hints, open, connections_max: 64, credit_max: 1024 }
+        let copier = None;
+        Self { socket, watch, hints, open, copier, connections_max: 64, credit_max: 1024 }
     }
 }
 

@@ -1,5 +1,7 @@
 //! State that the threads of a server share.
 
+use super::copier::DeviceMemoryId;
+use super::device::ExportedDevice;
 use super::form::objection;
 use super::outbox::EngineOutbox;
 use super::quarantine::{Quarantine, SchedulerId};
@@ -45,6 +47,8 @@ pub(super) struct EngineLink {
     pub(super) seen: Mutex<Option<SchedulerReport>>,
     /// Id of the engine, when a worker of it has mapped the arena.
     pub(super) maps: Mutex<Option<String>>,
+    /// Memory that the worker exported and the agent has mapped.
+    pub(super) device: Mutex<Option<ExportedDevice>>,
 }
 
 /// Why an engine is refused, for programs and people.
@@ -82,6 +86,26 @@ impl ConnectorState {
         links.iter().filter(maps).count() >= hello.world as usize
     }
 
+    /// Memory of devices that the agent has mapped.
+    fn devices(&self) -> Vec<ExportedDevice> {
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        links.iter().filter_map(|link| link.device.lock().clone()).collect()
+    }
+
+    /// The memory that a worker of this rank exported.
+    pub(super) fn device(&self, engine: &str, rank: u32) -> Option<DeviceMemoryId> {
+        let devices = self.devices();
+        let device = devices.iter().find(|device| device.engine == engine && device.rank == rank);
+        device.map(|device| device.memory)
+    }
+
+    /// Whether the agent may still copy for a dead worker of this engine, whose orders nobody waits
+    /// for.
+    pub(super) fn copies_for_the_dead(&self, engine: &str) -> bool {
+        let is_dead = |of: &ExportedDevice| of.engine == engine && of.process.is_dead();
+        self.devices().iter().any(is_dead)
+    }
+
     /// Makes a process known, before it may touch the arena. What its promise frees is freed.
     pub(super) fn join(&self, hello: &Hello, process: &Arc<EngineProcess>, number: u64) -> bool {
         let mut quarantine = self.quarantine.lock();
@@ -113,7 +137,10 @@ impl ConnectorState {
 
     /// Frees what waited for engines that are dead.
     pub(super) fn sweep(&self) {
-        let free = self.quarantine.lock().sweep();
+        // An order of a dead worker may still wait in its socket.
+        let devices = self.devices();
+        let is_busy = |engine: &str| devices.iter().any(|device| device.engine == engine);
+        let free = self.quarantine.lock().sweep(is_busy);
         free.into_iter().for_each(LostClient::bury);
     }
 

@@ -6,8 +6,9 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, chmod, stat};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 use std::io;
@@ -88,10 +89,25 @@ pub(super) enum Received<'a> {
 impl PacketSocket {
     /// The next message, if one is there. Files that come with it are closed.
     pub(super) fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<'a>> {
-        let mut control = RecvAncillaryBuffer::default();
+        self.receive_with(buffer, &mut None)
+    }
+
+    /// The next message, if one is there, and the file that comes with it. Further ones are closed.
+    pub(super) fn receive_with<'a>(
+        &self,
+        buffer: &'a mut [u8],
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<Received<'a>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = retry(|| {
             let mut parts = [IoSliceMut::new(buffer)];
-            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::DONTWAIT)
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)
+        });
+        *file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
         });
         match received {
             Ok(message) if message.flags.contains(ReturnFlags::TRUNC) => {
@@ -135,6 +151,12 @@ impl PacketSocket {
     /// Ends both directions. Who waits for the connection sees its end.
     pub(super) fn shut(&self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Hears nothing more, while the other end still hears what is sent. Who waits for the connection
+    /// sees its end.
+    pub(super) fn deafen(&self) {
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
     }
 
     /// The process that connected; none if it is of another user.

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod conduct;
+mod devices;
 mod invariants;
 mod kills;
 mod kit;

@@ -8,7 +8,7 @@
 //!
 //! 1. The shim connects and sends HELLO. The scheduler process has one connection; each worker
 //!    process that maps the arena has one more. Only the scheduler sends anything but HELLO, PULSE
-//!    and BYE.
+//!    and BYE, and but EXPORT and COPY, which are the workers' ([`device`]).
 //! 2. The agent answers WELCOME, with the arena's memfd as `SCM_RIGHTS`, or REFUSED and closes. The
 //!    shim sends nothing more before. Slot `n` of the memfd is at `n * stride` and holds `row_bytes`
 //!    bytes. A worker maps it and then sends PULSE. A scheduler hears WELCOME only once all `world`
@@ -38,7 +38,7 @@
 //! | 0 | type | u16 | below |
 //! | 2 | flags | u16 | 0 |
 //! | 4 | length | u32 | bytes after the header |
-//! | 8 | request | u64 | number of the request in ASK, END, FOUND and READY; 0 elsewhere |
+//! | 8 | request | u64 | number of the request in ASK, END, HINT, FOUND and READY, of the order in COPY and COPIED; 0 elsewhere |
 //!
 //! The shim chooses request numbers and uses none twice in a connection. A request is the keys of
 //! one prompt and one group.
@@ -59,6 +59,7 @@
 //! | 8 | BYE | nothing |
 //! | 9 | TOKENS | see below |
 //! | 10 | HINT | `hint` u64 |
+//! | 11, 12 | EXPORT, COPY | see [`device`] |
 //!
 //! - HINT: comes before the ASK of its request, if the engine was given a hint with the request
 //!   (`stator_hint` of `kv_transfer_params`): the agent knows by this number where else blocks of
@@ -130,6 +131,7 @@
 //! | 70 | DUP | `count` u32, `count` x `slot` u32 |
 //! | 71 | PULSE | `boot` 16 bytes |
 //! | 72 | BYE | nothing |
+//! | 73, 74 | EXPORTED, COPIED | see [`device`] |
 //!
 //! - WELCOME: `boot` is random, one for each start of the agent. `credit` is the
 //!   most slots that the agent grants in advance; it begins with 64 and doubles the grant while the
@@ -147,7 +149,10 @@
 //!
 //! No message has more than [`KEYS_MAX`] keys, entries or slots.
 
+pub mod device;
+
 use crate::SlotId;
+pub use device::{CopyOrder, CopyOrderWay, DeviceExport, DevicePages, ExportedMemory};
 
 /// Version of the protocol.
 pub const PROTOCOL: u32 = 2;
@@ -183,6 +188,8 @@ pub(super) mod kind {
     pub(crate) const SHIM_BYE: u16 = 8;
     pub(crate) const TOKENS: u16 = 9;
     pub(crate) const HINT: u16 = 10;
+    pub(crate) const EXPORT: u16 = 11;
+    pub(crate) const COPY: u16 = 12;
     pub(crate) const WELCOME: u16 = 65;
     pub(crate) const REFUSED: u16 = 66;
     pub(crate) const FOUND: u16 = 67;
@@ -191,6 +198,8 @@ pub(super) mod kind {
     pub(crate) const DUPLICATE: u16 = 70;
     pub(crate) const AGENT_PULSE: u16 = 71;
     pub(crate) const AGENT_BYE: u16 = 72;
+    pub(crate) const EXPORTED: u16 = 73;
+    pub(crate) const COPIED: u16 = 74;
 }
 
 /// A block as the engine names it: 32 bytes of hash, 4 bytes of group.
@@ -231,6 +240,10 @@ pub enum ShimMessage {
         /// The hint, as the agent gave it.
         hint: u64,
     },
+    /// A worker's device memory, from which the agent may copy.
+    Export(Box<DeviceExport>),
+    /// Pages that the agent is to copy.
+    Copy(CopyOrder),
 }
 
 /// The process that connects, and the form of its KV.
@@ -361,6 +374,15 @@ pub enum AgentMessage {
     },
     /// The agent ends.
     Bye,
+    /// Whether the agent copies from and to a worker's device memory; if not, the reason.
+    Exported(Result<(), String>),
+    /// An order of copies has ended.
+    Copied {
+        /// The worker's number of the order.
+        number: u64,
+        /// Whether the bytes are there; if not, the reason.
+        result: Result<(), String>,
+    },
 }
 
 /// The arena that the engine may use.

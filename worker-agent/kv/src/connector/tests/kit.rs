@@ -1,5 +1,6 @@
 //! An agent with a cache of few slots, a shim, and a tier that does as told.
 
+use super::super::copier::DeviceCopier;
 use super::super::names::KeyNames;
 use super::super::wire::*;
 use super::super::{ConnectorServer, ConnectorSettings, EngineChange};
@@ -10,15 +11,15 @@ use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
 use crate::{Block, BlockForm, SlotId};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use std::collections::VecDeque;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -51,6 +52,8 @@ pub(super) struct Agent {
     pub(super) server: Option<ConnectorServer>,
     /// Hints that were passed on, each with the number of blocks.
     pub(super) hinted: Arc<Mutex<Vec<(u64, usize)>>>,
+    /// What copies for workers, from the next start on.
+    pub(super) copier: Option<Arc<dyn DeviceCopier>>,
 }
 
 /// Reports to routers.
@@ -83,7 +86,8 @@ impl Agent {
         });
         let cache = TieredCache::open(FORM, settings).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut agent = Self { folder, tier, cache, heard, server: None, hinted: Arc::default() };
+        let (server, hinted, copier) = Default::default();
+        let mut agent = Self { folder, tier, cache, heard, server, hinted, copier };
         agent.start();
         agent
     }
@@ -99,6 +103,7 @@ impl Agent {
         let hinted = Arc::clone(&self.hinted);
         let settings = ConnectorSettings {
             connections_max: 8,
+            copier: self.copier.clone(),
             watch: {
                 let heard = Arc::clone(&self.heard);
                 Arc::new(move |change| heard.lock().engines.push(change))
@@ -300,6 +305,16 @@ impl ShimWire {
 
     pub(super) fn send(&self, message: &ShimMessage) {
         self.send_bytes(&message.encode());
+    }
+
+    /// Sends bytes and a file.
+    pub(super) fn send_with(&self, packet: &[u8], file: BorrowedFd<'_>) {
+        let files = [file];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        let parts = [IoSlice::new(packet)];
+        rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL).unwrap();
     }
 
     /// Sends bytes, if the other end is still there.

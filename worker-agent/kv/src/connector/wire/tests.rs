@@ -124,6 +124,76 @@ fn other_messages_of_the_shim_have_these_bytes() {
 }
 
 #[test]
+fn messages_of_devices_have_these_bytes() {
+    let (id, handle, event) = ("11".repeat(16), "22".repeat(64), "33".repeat(64));
+    let pages = DevicePages {
+        layers: 3,
+        heads: 2,
+        tokens: 16,
+        content_bytes: 64,
+        count: 9,
+        first: 5,
+        strides: [1, 2, 3, 4],
+    };
+    let export = DeviceExport {
+        memory: ExportedMemory::Ipc([0x22; 64]),
+        event: Some([0x33; 64]),
+        device: [0x11; 16],
+        bytes: 4096,
+        pages,
+        part: 7,
+    };
+    let places = "03000000 02000000 10000000 40000000 09000000 00000000 0500000000000000
+         0100000000000000 0200000000000000 0300000000000000 0400000000000000 0700000000000000";
+    check_shim(
+        ShimMessage::Export(Box::new(export.clone())),
+        &format!(
+            "0b00 0000 e8000000 0000000000000000 01000000 01000000 {id} 0010000000000000
+             {handle} {event} {places}"
+        ),
+    );
+    let plain = DeviceExport { memory: ExportedMemory::File, event: None, ..export };
+    let zeros = "00".repeat(128);
+    check_shim(
+        ShimMessage::Export(Box::new(plain.clone())),
+        &format!(
+            "0b00 0000 e8000000 0000000000000000 02000000 00000000 {id} 0010000000000000
+             {zeros} {places}"
+        ),
+    );
+    let wrong = |at: usize| refusal(ShimMessage::Export(Box::new(plain)), |p| p[at] = 3);
+    assert_eq!(wrong.clone()(16), MessageError::Value("memory"));
+    assert_eq!(wrong.clone()(48), MessageError::Value("memory"));
+    assert_eq!(wrong.clone()(20), MessageError::Value("event"));
+    assert_eq!(wrong.clone()(112), MessageError::Value("event"));
+    assert_eq!(wrong(196), MessageError::Value("reserved"));
+    let copy = |way| ShimMessage::Copy(CopyOrder { number: 7, way, pairs: vec![(1, 2)] });
+    let pairs = "01000000 02000000";
+    check_shim(
+        copy(CopyOrderWay::Store),
+        &format!("0c00 0000 14000000 0700000000000000 00000000 00000000 01000000 {pairs}"),
+    );
+    check_shim(
+        copy(CopyOrderWay::Load),
+        &format!("0c00 0000 14000000 0700000000000000 01000000 00000000 01000000 {pairs}"),
+    );
+    check_shim(
+        copy(CopyOrderWay::Pass("e".into())),
+        &format!("0c00 0000 15000000 0700000000000000 02000000 01000000 01000000 65 {pairs}"),
+    );
+    let from_nowhere = refusal(copy(CopyOrderWay::Load), |packet| packet[16] = 2);
+    assert_eq!(from_nowhere, MessageError::Value("way or engine"));
+    check_agent(
+        AgentMessage::Exported(Ok(())),
+        "4900 0000 08000000 0000000000000000 00000000 00000000",
+    );
+    check_agent(
+        AgentMessage::Copied { number: 7, result: Err("no".into()) },
+        "4a00 0000 0a000000 0700000000000000 01000000 02000000 6e6f",
+    );
+}
+
+#[test]
 fn messages_of_the_agent_have_these_bytes() {
     let boot = "dd".repeat(16);
     let welcome = Welcome { boot: [0xdd; 16], slots: 100, credit: 64, stride: 4096 };
