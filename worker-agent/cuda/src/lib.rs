@@ -7,8 +7,10 @@
 //! The way of a copy: [`layout`] says where the bytes of a page are, [`fold`] and [`runs`] make a
 //! plan of it, and a [`KvRoute`] gives the plan to streams of a [`driver`]: as runs of bytes, or by
 //! a kernel ([`kernel`]) where pages lie in pieces too small for the copy engines. Plans are plain
-//! functions and know no driver. Start reading at [`route`].
+//! functions and know no driver. [`copier`] does it for engines that export their memory to the agent.
+//! Start reading at [`route`].
 
+pub mod copier;
 pub mod cuda;
 pub mod driver;
 pub mod fold;
@@ -26,6 +28,7 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
+pub use copier::{CudaDevices, EngineCopier};
 pub use memory::KvMemory;
 pub use probe::probe;
 pub use report::{CudaReport, NoCuda};

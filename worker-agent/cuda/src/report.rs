@@ -1,6 +1,7 @@
 //! Answers to the question for the CUDA driver.
 
 use crate::driver::DriverError;
+use std::fmt;
 
 /// The driver and its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,20 @@ pub enum NoCuda {
     /// The driver lacks a function that this room calls.
     #[error("the driver has no function {0}: it is older than 11.4")]
     TooOld(&'static str),
+    /// This process sees no device with this UUID.
+    #[error("no device {0} in this process")]
+    NoDevice(DeviceUuid),
     /// The driver does not start. Without a device it says so here.
     #[error(transparent)]
     Refused(#[from] DriverError),
+}
+
+/// The driver's UUID of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceUuid(pub [u8; 16]);
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }

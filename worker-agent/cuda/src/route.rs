@@ -115,6 +115,11 @@ impl<D: Driver> KvSide<D> {
         Ok(Self { memory, layout })
     }
 
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> &Arc<KvMemory<D>> {
+        &self.memory
+    }
+
     /// Whether each page is one piece of an arena.
     fn is_whole_in_host(&self) -> bool {
         let page = FoldedPage::new(&self.layout, &self.layout);
@@ -148,7 +153,9 @@ impl<D: Driver> KvRoute<D> {
             CopyWay::Runs => RouteSteps::Runs,
             CopyWay::Kernel => RouteSteps::by_kernel(&from, &to, settings.staging_bytes)?,
         };
-        let driver = from.memory.driver().clone();
+        // An arena is registered with one device and known to all.
+        let device = if from.memory.attachment().is_host() { &to } else { &from };
+        let driver = device.memory.driver().clone();
         let staging = |layout: &KvLayout| {
             let source = MemorySource::Device { bytes: layout.end() };
             KvMemory::attach(&driver, source)

@@ -6,6 +6,7 @@ use crate::config::{Origin, StockSettings};
 use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, TierDesk, open_cache, register};
 use anyhow::Context;
+use stator_cuda::{CudaDevices, EngineCopier};
 use stator_kv::BlockForm;
 use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
 use stator_kv::metrics::KvMetrics;
@@ -82,6 +83,7 @@ impl TierService {
         let connector = ConnectorSettings {
             watch: Arc::new(move |change| watched.engine_changed(change)),
             hints,
+            copier: Some(Arc::new(EngineCopier::new(CudaDevices))),
             ..ConnectorSettings::new(socket.clone(), Box::new(open))
         };
         let server = ConnectorServer::start(connector);

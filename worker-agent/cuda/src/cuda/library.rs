@@ -9,12 +9,13 @@ use std::sync::OnceLock;
 
 /// Functions of the library that this room calls. The bindings panic at the first call of one that
 /// is missing, so all are looked up before any is called.
-const FUNCTIONS: [&str; 33] = [
+const FUNCTIONS: [&str; 34] = [
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuDeviceGet",
     "cuDeviceGetCount",
     "cuDeviceGetName",
+    "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRelease_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDeviceTotalMem_v2",
@@ -120,6 +121,25 @@ fn device(ordinal: i32) -> Result<CudaDevice, DriverError> {
     let name = name.map(|byte| byte as u8);
     let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
     Ok(CudaDevice { name: name.to_string_lossy().into_owned(), memory_bytes })
+}
+
+/// The number of the device with this UUID; `None` if this process sees no such device.
+pub(crate) fn device_of(uuid: [u8; 16]) -> Result<Option<u32>, DriverError> {
+    let mut count = 0;
+    // SAFETY: writes one number.
+    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    for ordinal in 0..count {
+        let (mut device, mut found) = (0, sys::CUuuid_st { bytes: [0; 16] });
+        // SAFETY: each call writes what its first argument points to.
+        unsafe {
+            check("cuDeviceGet", sys::cuDeviceGet(&raw mut device, ordinal))?;
+            check("cuDeviceGetUuid", sys::cuDeviceGetUuid_v2(&raw mut found, device))?;
+        }
+        if found.bytes.map(|byte| byte as u8) == uuid {
+            return Ok(Some(ordinal.unsigned_abs()));
+        }
+    }
+    Ok(None)
 }
 
 /// The result of a call.

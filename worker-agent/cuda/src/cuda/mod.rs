@@ -29,6 +29,17 @@ impl CudaDriver {
         library::load()?;
         Ok(Arc::new(Self { context: Arc::new(CudaContext::open(device)?) }))
     }
+
+    /// Opens the device with this UUID, which is the same in all processes.
+    ///
+    /// # Errors
+    ///
+    /// The conditions of [`CudaDriver::open`].
+    pub fn open_uuid(uuid: [u8; 16]) -> Result<Arc<Self>, NoCuda> {
+        library::load()?;
+        let device = library::device_of(uuid)?;
+        Self::open(device.ok_or(NoCuda::NoDevice(crate::report::DeviceUuid(uuid)))?)
+    }
 }
 
 impl Driver for CudaDriver {
