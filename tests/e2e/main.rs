@@ -7,6 +7,7 @@ mod api;
 mod bench;
 mod builtin;
 mod contract;
+mod device_copies;
 mod direct;
 mod discovery;
 mod docs;

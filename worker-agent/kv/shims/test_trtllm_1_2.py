@@ -93,6 +93,31 @@ class Keeps(unittest.TestCase):
         adapted.lora_task_id = 7
         self.assertEqual(scheduler.get_num_new_matched_tokens(adapted, 0), (0, False))
 
+    def test_an_agent_that_can_copies_and_the_worker_where_it_failed(self):
+        agent, orders, marks = Agent(self), [], []
+        worker = shim.Worker(ARGS)
+        worker.blocks = torch.arange(8 * PAGE, dtype=torch.int64).to(torch.uint8).view(8, PAGE)
+        worker._joined(b"b" * 16, SLOTS, STRIDE, agent.arena)
+        worker.boot, worker.is_exported = b"b" * 16, True
+        worker.event = types.SimpleNamespace(record=marks.append)
+        answers = [True, False, False]
+        worker.order = lambda *order: orders.append(order) or answers.pop(0)
+        job = shim.Job(b"b" * 16)
+        job.stores, job.loads = [(3, 5)], [(2, 5)]
+        worker.bind_connector_meta(job)
+        worker.wait_for_save("stream")
+        self.assertEqual(int(worker.arenas[b"b" * 16][5].sum()), 0, "the agent would have copied")
+        worker.wait_for_save("stream")
+        worker.start_load_kv("stream")
+        self.assertTrue(torch.equal(worker.blocks[2], worker.blocks[3]))
+        store, load = (shim.STORE, [(3, 5)]), (shim.LOAD, [(5, 2)])
+        self.assertEqual((orders, marks), ([store, store, load], ["stream"] * 3))
+        # Slots of another start of the agent are not this agent's.
+        job.boot = worker.boot
+        worker.boot = None
+        worker.wait_for_save("stream")
+        self.assertEqual(len(orders), 3)
+
     def test_nothing_is_promised_without_an_agent(self):
         scheduler = self.scheduler("/nowhere/agent.sock")
         self.assertEqual(scheduler.get_num_new_matched_tokens(request(1, range(11)), 0), (0, False))

@@ -2,7 +2,8 @@
 
 Written from TensorRT-LLM's documented interface; it has not been run under the engine. The variable
 STATOR_KV_SOCKET names the agent's socket. Loads come before a forward pass and stores after it, both
-in its stream. TensorRT-LLM gives no hashes, so the tokens of each block are hashed here.
+in its stream; with STATOR_KV_DEVICE_COPIES=agent the agent copies, after an event of that stream.
+TensorRT-LLM gives no hashes, so the tokens of each block are hashed here.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 import struct
 
 import torch
+from stator_device import LOAD, STORE, DeviceLink, Pages, allocation_of
 from stator_link import LOADED, Link, guarded, hello
 from tensorrt_llm import __version__
 from tensorrt_llm._torch.pyexecutor.kv_cache_connector import (
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 SOCKET = os.environ.get("STATOR_KV_SOCKET", "")
 # One id for the scheduler and the workers of an engine: they have the first rank's parent in common.
 ENGINE = os.environ.get("STATOR_KV_ENGINE") or f"trtllm-{os.getppid()}"
+# Who copies between device and arena.
+BY_AGENT = os.environ.get("STATOR_KV_DEVICE_COPIES") == "agent"
 # Passes after which all ranks have ended the stores of a pass: each begins with a broadcast.
 SETTLED = 2
 # Longest wait for blocks on their way: TensorRT-LLM does not ask again.
@@ -130,25 +134,41 @@ class Scheduler(Link, KvCacheConnectorScheduler):
 
 
 @guarded(start_load_kv=broken_promise)
-class Worker(Link, KvCacheConnectorWorker):
+class Worker(DeviceLink, KvCacheConnectorWorker):
     """Copies between its part of each block and its part of a slot, in the stream of the pass."""
 
     def __init__(self, llm_args):
         KvCacheConnectorWorker.__init__(self, llm_args)
         self.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", 0)))
-        Link.__init__(self, SOCKET, describe(1, llm_args, self.rank), logger)
-        self.blocks, self.arenas = None, {}
+        DeviceLink.__init__(self, SOCKET, describe(1, llm_args, self.rank), logger)
+        self.blocks, self.arenas, self.event = None, {}, None
 
     def register_kv_caches(self, kv_cache_tensor):
         self.blocks = kv_cache_tensor.flatten(1).view(torch.uint8)
         if self.blocks.shape[1] != int(os.environ["STATOR_KV_PAGE_BYTES"]):
             raise ValueError(f"STATOR_KV_PAGE_BYTES has to be {self.blocks.shape[1]}")
+        if BY_AGENT and self.blocks.is_cuda:
+            self._offer()
         self.start()
+
+    def _offer(self):
+        """Exports the pages, each of which is one piece, and the event that orders come after."""
+        count, page = self.blocks.shape
+        try:
+            torch.cuda.set_device(self.blocks.device)
+            memory = allocation_of(self.blocks.data_ptr())
+            self.event = torch.cuda.Event(interprocess=True)
+            self.event.record()
+            pages = Pages(1, 1, 1, page, count, (page, page, page, page))
+            self.offer(memory, pages, self.rank * page, self.event.ipc_handle())
+        except Exception as why:
+            self.export = None
+            logger.warning("KV tiers: the engine copies by itself: %s", why)
 
     def _joined(self, boot, slots, stride, fd):
         arena = torch.frombuffer(mmap.mmap(fd, slots * stride), dtype=torch.uint8).view(slots, stride)
         page = self.blocks.shape[1]
-        if self.blocks.is_cuda:
+        if self.blocks.is_cuda and not self.export:
             torch.cuda.set_device(self.blocks.device)
             torch.cuda.cudart().cudaHostRegister(arena.data_ptr(), slots * stride, 0)
         self.arenas[boot] = arena[:, self.rank * page : (self.rank + 1) * page]
@@ -156,6 +176,11 @@ class Worker(Link, KvCacheConnectorWorker):
     def _copy(self, pairs, stream, is_load):
         if not pairs:
             return
+        if self.boot == self._metadata.boot and self.is_exported:
+            self.event.record(stream)
+            ends = pairs if not is_load else [(slot, block) for block, slot in pairs]
+            if self.order(LOAD if is_load else STORE, ends):
+                return
         arena = self.arenas[self._metadata.boot]
         with torch.cuda.stream(stream) if self.blocks.is_cuda else contextlib.nullcontext():
             for block, slot in pairs:
