@@ -46,12 +46,13 @@ pub use engine::{DiskLimits, EngineLimits, PeerLimits, TierLimits, TierTotals};
 pub use outcome::{FleetPoint, RequestSpan, RunOutcome, TimeSummary};
 pub use policy::{PolicyKind, WorkerNumber};
 pub use settings::{
-    Adapters, Edges, Exchange, FaultSettings, FleetSettings, Sides, Slo, Transfer, one_policy_queue,
+    Adapters, Edges, Exchange, FaultSettings, FleetSettings, RoleEngine, Sides, Slo, Transfer,
+    one_policy_queue,
 };
 pub use stator_placement::Role;
 pub use workload::{
-    ArrivalTime, Class, Mix, Replay, SyntheticWorkload, TRACE_BLOCK, Workload, WorkloadError,
-    WorkloadRequest,
+    ArrivalTime, Class, FixedWorkload, Mix, Replay, SyntheticWorkload, TRACE_BLOCK, Workload,
+    WorkloadError, WorkloadRequest,
 };
 pub use world::{
     Bar, FleetState, FleetTotals, Observations, RequestMeasurement, RoleState, Sample, Violation,

@@ -30,6 +30,8 @@ pub struct FleetSettings {
     pub timing: Timing,
     /// Capacities of each engine.
     pub limits: EngineLimits,
+    /// Engines of workers that only compute prompts, if they are others.
+    pub prefill_engine: Option<RoleEngine>,
     /// Bytes of KV per token.
     pub kv_token_bytes: f64,
     /// Time that KV takes from worker to worker.
@@ -51,6 +53,15 @@ pub struct FleetSettings {
     pub faults: FaultSettings,
     /// Latency objectives.
     pub slo: Slo,
+}
+
+/// Engines of one role.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoleEngine {
+    /// Time of their steps.
+    pub timing: Timing,
+    /// Their capacities, with the blocks of all others.
+    pub limits: EngineLimits,
 }
 
 /// Workers of each role, in the order of their numbers.
@@ -213,6 +224,7 @@ impl FleetSettings {
                 block_prefill: EngineLimits::block_prefill(&preset.timing(), block_size),
                 stride: 1 << 16,
             },
+            prefill_engine: None,
             kv_token_bytes,
             transfer: Transfer {
                 latency: MS,
@@ -229,6 +241,12 @@ impl FleetSettings {
             faults: FaultSettings::NONE,
             slo: Slo { ttft: 2 * SECOND, itl: 50 * MS },
         }
+    }
+
+    /// The engine of a role's workers.
+    pub(crate) fn engine_of(&self, role: Role) -> RoleEngine {
+        let every = RoleEngine { timing: self.timing, limits: self.limits };
+        self.prefill_engine.filter(|_| role == Role::Prefill).unwrap_or(every)
     }
 
     /// All workers at the start.

@@ -265,18 +265,18 @@ impl Maker {
 }
 
 /// Moments of a Poisson process.
-struct Poisson {
+pub(super) struct Poisson {
     random: Random,
     mean: f64,
     at: f64,
 }
 
 impl Poisson {
-    fn new(seed: u64, rate: f64) -> Self {
+    pub(super) fn new(seed: u64, rate: f64) -> Self {
         Self { random: Random::new(seed, Purpose::Arrivals), mean: 1.0 / rate, at: 0.0 }
     }
 
-    fn next(&mut self) -> Ps {
+    pub(super) fn next(&mut self) -> Ps {
         self.at += self.random.exponential(self.mean);
         (self.at * SECOND as f64) as Ps
     }

@@ -1,12 +1,14 @@
 //! The workload: requests with their times, lengths and shared prefixes.
 
 mod azure;
+mod fixed;
 mod mix;
 mod mooncake;
 mod read;
 #[cfg(test)]
 mod tests;
 
+pub use fixed::FixedWorkload;
 pub use mix::{Mix, SyntheticWorkload};
 pub use read::WorkloadError;
 pub(crate) use read::parse;

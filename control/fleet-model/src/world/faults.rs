@@ -28,7 +28,8 @@ impl World<'_> {
             return;
         }
         let worker = living[self.deaths.below(living.len() as u32) as usize];
-        let fresh = self.engine(self.workers[worker as usize].slow);
+        let at = &self.workers[worker as usize];
+        let fresh = self.engine(at.member.role, at.slow);
         let at = &mut self.workers[worker as usize];
         at.engine.advance(self.now);
         for request in &at.requests {

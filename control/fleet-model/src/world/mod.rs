@@ -29,7 +29,7 @@ use crate::engine::rates::Rates;
 use crate::engine::{Engine, EngineOutput, TierTotals};
 use crate::policy::{PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
-use crate::settings::FleetSettings;
+use crate::settings::{FleetSettings, RoleEngine};
 use crate::time::{MS, Ps};
 use crate::workload::{ArrivalTime, Workload};
 use agenda::{Agenda, Event};
@@ -280,9 +280,10 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// An idle engine.
-    fn engine(&self, slow: f64) -> Engine {
-        Engine::new(self.settings.limits, Rates::new(&self.settings.timing, slow))
+    /// An idle engine of a role.
+    fn engine(&self, role: Role, slow: f64) -> Engine {
+        let RoleEngine { timing, limits } = self.settings.engine_of(role);
+        Engine::new(limits, Rates::new(&timing, slow))
     }
 
     /// Tells the policies that a worker is there.

@@ -56,17 +56,18 @@ impl World<'_> {
         let settings = self.settings;
         let worker = self.workers.len() as WorkerNumber;
         let alike = self.workers.iter().filter(|at| at.member.role == role).count() as u32;
+        let limits = settings.engine_of(role).limits;
         let member = Member {
             role,
             host: worker / settings.transfer.host_workers,
-            total_blocks: settings.limits.total_blocks,
-            step_tokens: settings.limits.step_tokens,
+            total_blocks: limits.total_blocks,
+            step_tokens: limits.step_tokens,
             adapters: settings.adapters_of(role, alike),
-            lends: settings.limits.tiers.peers.is_some(),
+            lends: limits.tiers.peers.is_some(),
         };
         let straggles = self.stragglers.unit() < settings.faults.stragglers;
         let slow = if straggles { settings.faults.straggler_slowdown } else { 1.0 };
-        self.workers.push(Worker::new(self.engine(slow), member, slow));
+        self.workers.push(Worker::new(self.engine(role, slow), member, slow));
         self.edges.iter_mut().for_each(|edge| edge.grow(worker as usize + 1));
         worker
     }
@@ -115,7 +116,7 @@ impl World<'_> {
         if at.generation != generation || !idle {
             return;
         }
-        let fresh = self.engine(at.slow);
+        let fresh = self.engine(at.member.role, at.slow);
         let at = &mut self.workers[worker as usize];
         at.die(fresh);
         at.tenure = Tenure::Retired;

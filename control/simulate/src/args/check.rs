@@ -78,6 +78,7 @@ impl SimulateArgs {
             adapters: self.edges.adapters(self.workload.trace.is_some(), &mut faulty),
             timing,
             limits,
+            prefill_engine: None,
             kv_token_bytes,
             transfer,
             report_interval: faulty.ms(
