@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use clap_complete::Shell;
 use stator_bench::BenchArgs;
 use stator_epp::config::EppArgs;
+use stator_plan::PlanArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
@@ -17,8 +18,8 @@ use std::io::Write;
 /// Serves large language models across fleets of engines: places every request on the worker
 /// that already holds its prefix and has room.
 ///
-/// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_` and
-/// `STATOR_SIMULATE_` for those two, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
+/// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_`, `STATOR_PLAN_`
+/// and `STATOR_SIMULATE_` for those three, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
 /// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "stator", version = version::text(), arg_required_else_help = true)]
@@ -80,6 +81,8 @@ pub(crate) enum Role {
     Operate(WithLog<OperateArgs>),
     /// Load generator and trace replay against any OpenAI-compatible endpoint.
     Bench(WithLog<BenchArgs>),
+    /// Deployment for a model, a kind of GPU and two latency targets.
+    Plan(WithLog<PlanArgs>),
     /// Placement policies on a simulated fleet, in virtual time.
     Simulate(WithLog<SimulateArgs>),
 }
@@ -137,6 +140,7 @@ impl Role {
             Self::Agent(role) => &role.log,
             Self::Operate(role) => &role.log,
             Self::Bench(role) => &role.log,
+            Self::Plan(role) => &role.log,
             Self::Simulate(role) => &role.log,
         }
     }
@@ -151,6 +155,7 @@ impl Role {
             Self::Agent(_) => "stator-agent",
             Self::Operate(_) => "stator-operate",
             Self::Bench(_) => "stator-bench",
+            Self::Plan(_) => "stator-plan",
             Self::Simulate(_) => "stator-simulate",
         }
     }
@@ -238,7 +243,8 @@ mod tests {
                 };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = long.to_uppercase().replace('-', "_");
-                let expected = ["", "BENCH_", "SIMULATE_"].map(|of| format!("STATOR_{of}{name}"));
+                let expected =
+                    ["", "BENCH_", "PLAN_", "SIMULATE_"].map(|of| format!("STATOR_{of}{name}"));
                 let named = variable.as_ref().is_some_and(|variable| expected.contains(variable));
                 assert!(named, "{} --{long} has {variable:?}", role.get_name());
             }
@@ -265,7 +271,7 @@ mod tests {
                 Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),
                 Role::Sidecar(role) => DirectSettings::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
-                Role::Operate(_) | Role::Bench(_) | Role::Simulate(_) => {
+                Role::Operate(_) | Role::Bench(_) | Role::Plan(_) | Role::Simulate(_) => {
                     panic!("there is no example for it")
                 }
             };

@@ -69,6 +69,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Role::Operate(role) => stator_worker_agent::operate(role.args).await,
         Role::Bench(role) => stator_bench::run(role.args).await,
+        Role::Plan(role) => stator_plan::run(&role.args),
         Role::Simulate(role) => stator_simulate::run(&role.args),
     }
 }

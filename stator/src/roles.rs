@@ -166,7 +166,7 @@ const SIMULATE_DETAILS: &[&str] = &[
 ];
 
 /// All roles, in the order of `stator --help`.
-pub(crate) const ROLES: [RoleHelp; 8] = [
+pub(crate) const ROLES: [RoleHelp; 9] = [
     RoleHelp {
         name: "up",
         about: "A proxy, agents and their workers on this machine",
@@ -333,6 +333,24 @@ pub(crate) const ROLES: [RoleHelp; 8] = [
             ),
         ],
         experts: &[BENCH_DETAILS],
+    },
+    RoleHelp {
+        name: "plan",
+        about: "Deployment for a model, a kind of GPU and two latency targets",
+        first: &[
+            "model", "gpu", "gpus", "isl", "osl", "rate", "ttft-ms", "itl-ms", "html", "manifest",
+        ],
+        examples: [
+            (
+                "stator plan --model Qwen3-32B --gpu h100-sxm --gpus 16 --rate 12",
+                "the fewest GPUs for 12 requests a second",
+            ),
+            (
+                "stator plan --model Qwen3-32B --gpu h200-sxm --gpus 8 --itl-ms 25 --html plan.html",
+                "the most of 8 GPUs, and a page with plots",
+            ),
+        ],
+        experts: &[],
     },
     RoleHelp {
         name: "simulate",

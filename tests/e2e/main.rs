@@ -26,6 +26,7 @@ mod lifecycle;
 mod openai;
 mod pair;
 mod passage;
+mod plan;
 mod pool_rules;
 mod ranks;
 mod release;

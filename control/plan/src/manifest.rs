@@ -1,0 +1,183 @@
+//! A layout as commands for this project, and as a graph for Kubernetes.
+
+use crate::engine::EngineKind;
+use crate::layout::{Layout, WorkerGroup};
+use crate::replay::STEP_TOKENS;
+use crate::request::PlanRequest;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A group of workers and what they are for.
+struct Part<'a> {
+    role: Option<&'static str>,
+    group: &'a WorkerGroup,
+}
+
+fn parts(layout: &Layout) -> Vec<Part<'_>> {
+    match layout {
+        Layout::Aggregated(group) => vec![Part { role: None, group }],
+        Layout::Disaggregated { prefill, decode } => vec![
+            Part { role: Some("prefill"), group: prefill },
+            Part { role: Some("decode"), group: decode },
+        ],
+    }
+}
+
+/// Commands that start the layout: one for each group of workers, and the proxy.
+pub(crate) fn commands(request: &PlanRequest, layout: &Layout) -> String {
+    let mut text = String::new();
+    for Part { role, group } in parts(layout) {
+        let role = role.map(|role| format!(" --role {role}")).unwrap_or_default();
+        let (engine, flags) = (group.worker.engine.name(), engine_flags(group).join(" "));
+        let _ = writeln!(
+            text,
+            "# {} times, on {} GPUs each\nstator agent --engine {engine} --model {}{role} -- {flags}",
+            group.count,
+            group.worker.gpus(),
+            request.model_path,
+        );
+    }
+    text + "# once\nstator proxy\n"
+}
+
+/// The engine's own flags for a worker's parallelism and batch.
+fn engine_flags(group: &WorkerGroup) -> Vec<String> {
+    let WorkerGroup { worker, batch_max, .. } = *group;
+    let names = match worker.engine {
+        EngineKind::Vllm => FlagNames {
+            tensor: "--tensor-parallel-size",
+            pipeline: "--pipeline-parallel-size",
+            data: "--data-parallel-size",
+            experts: Some("--enable-expert-parallel"),
+            batch: "--max-num-seqs",
+            step: "--max-num-batched-tokens",
+        },
+        EngineKind::Sglang => FlagNames {
+            tensor: "--tp-size",
+            pipeline: "--pp-size",
+            data: "--dp-size",
+            experts: Some("--enable-dp-attention"),
+            batch: "--max-running-requests",
+            step: "--chunked-prefill-size",
+        },
+        EngineKind::Trtllm => FlagNames {
+            tensor: "--tp_size",
+            pipeline: "--pp_size",
+            data: "--ep_size",
+            experts: None,
+            batch: "--max_batch_size",
+            step: "--max_num_tokens",
+        },
+    };
+    names.flags(worker.engine, group, batch_max)
+}
+
+/// An engine's names of the flags that a plan sets.
+struct FlagNames {
+    tensor: &'static str,
+    pipeline: &'static str,
+    data: &'static str,
+    /// Switch that spreads experts over the copies of the attention.
+    experts: Option<&'static str>,
+    batch: &'static str,
+    step: &'static str,
+}
+
+impl FlagNames {
+    fn flags(&self, engine: EngineKind, group: &WorkerGroup, batch_max: u32) -> Vec<String> {
+        let worker = group.worker;
+        // SGLang and TensorRT-LLM count the copies of the attention among the tensor's GPUs.
+        let tensor = match engine {
+            EngineKind::Vllm => worker.tensor,
+            EngineKind::Sglang | EngineKind::Trtllm => worker.tensor * worker.data,
+        };
+        let mut flags = Vec::new();
+        let mut add = |name: &str, value: u32| flags.extend([name.to_owned(), value.to_string()]);
+        if tensor > 1 {
+            add(self.tensor, tensor);
+        }
+        if worker.pipeline > 1 {
+            add(self.pipeline, worker.pipeline);
+        }
+        if worker.data > 1 {
+            add(self.data, worker.data);
+        }
+        add(self.batch, batch_max.div_ceil(worker.data));
+        add(self.step, STEP_TOKENS);
+        if worker.data > 1 {
+            flags.extend(self.experts.map(str::to_owned));
+        }
+        flags
+    }
+}
+
+/// The layout as a `DynamoGraphDeployment` of `nvidia.com/v1beta1`.
+///
+/// The image is a name to be replaced: a plan knows engines, not registries.
+pub(crate) fn graph(request: &PlanRequest, layout: &Layout) -> String {
+    let mut components = vec![component(
+        "frontend",
+        "frontend",
+        1,
+        None,
+        json!({
+            "name": "main",
+            "image": IMAGE,
+            "command": ["python3", "-m", "dynamo.frontend"],
+        }),
+    )];
+    for Part { role, group } in parts(layout) {
+        let engine = group.worker.engine.name();
+        let mut arguments = vec!["--model".to_owned(), request.model_name.clone()];
+        arguments.extend(engine_flags(group));
+        if let Some(role) = role {
+            arguments.extend(["--disaggregation-mode".to_owned(), role.to_owned()]);
+        }
+        let nodes = group.worker.gpus().div_ceil(request.gpu.per_node);
+        let gpus = group.worker.gpus() / nodes;
+        let container = json!({
+            "name": "main",
+            "image": IMAGE,
+            "command": ["python3", "-m", format!("dynamo.{engine}")],
+            "args": arguments,
+            "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } },
+        });
+        let name = role.unwrap_or("worker");
+        components.push(component(name, name, group.count, Some(nodes), container));
+    }
+    let graph = json!({
+        "apiVersion": "nvidia.com/v1beta1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": { "name": resource_name(&request.model_name) },
+        "spec": { "components": components },
+    });
+    serde_yaml_ng::to_string(&graph).expect("a tree of JSON is YAML")
+}
+
+/// Image of the manifest, to be replaced.
+const IMAGE: &str = "my-registry/runtime:my-tag";
+
+fn component(name: &str, kind: &str, replicas: u32, nodes: Option<u32>, container: Value) -> Value {
+    let mut component = json!({
+        "name": name,
+        "type": kind,
+        "replicas": replicas,
+        "podTemplate": { "spec": { "containers": [container] } },
+    });
+    if let Some(nodes) = nodes.filter(|nodes| *nodes > 1) {
+        component["multinode"] = json!({ "nodeCount": nodes });
+    }
+    component
+}
+
+/// The model's name as Kubernetes takes it: small letters, digits and dashes, at most 40.
+fn resource_name(model: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = model.chars().map(plain).take(40).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() { "model".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

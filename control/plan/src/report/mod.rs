@@ -1,0 +1,31 @@
+//! Reports of plans: a table, JSON, and a page with the front of throughput and speed.
+
+pub(crate) mod html;
+pub(crate) mod table;
+
+use crate::args::PlanArgs;
+use crate::replay::ReplayedPlan;
+use crate::search::TradePoint;
+use serde::Serialize;
+
+/// Everything, for other programs. Nothing in it depends on the machine or the moment.
+#[derive(Serialize)]
+pub(crate) struct PlanReport<'a> {
+    /// Counts up with every change that breaks readers.
+    version: u32,
+    settings: &'a PlanArgs,
+    /// Layouts that hold the targets, the best first.
+    plans: &'a [ReplayedPlan],
+    /// Aggregated workers of which no other is better in both figures.
+    front: &'a [TradePoint],
+}
+
+impl<'a> PlanReport<'a> {
+    pub(crate) fn new(
+        settings: &'a PlanArgs,
+        plans: &'a [ReplayedPlan],
+        front: &'a [TradePoint],
+    ) -> Self {
+        Self { version: 1, settings, plans, front }
+    }
+}

@@ -1,0 +1,164 @@
+//! The command: searches, replays, shows.
+
+use crate::args::PlanArgs;
+use crate::layout::{Candidate, Layout};
+use crate::manifest;
+use crate::replay::{ReplayedPlan, replay};
+use crate::report::{PlanReport, html, table};
+use crate::request::PlanRequest;
+use crate::search::{SearchOutcome, search};
+use anyhow::{Context, Result, bail};
+use stator_report::{write_json, write_text};
+use std::cmp::Ordering;
+use std::panic::resume_unwind;
+use std::sync::atomic::{self, AtomicUsize};
+use std::thread;
+use std::time::Instant;
+
+/// Layouts that are replayed.
+const REPLAYED: usize = 10;
+
+/// Finds a plan and writes it.
+///
+/// # Errors
+///
+/// If flags cannot be used, if no layout meets the targets, with the nearest targets that one
+/// would meet, or if a file cannot be written.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let started = Instant::now();
+    let request = args.request()?;
+    let found = search(&request);
+    let searched = started.elapsed();
+    if found.candidates.is_empty() {
+        bail!("{}", nothing_fits(&request, &found));
+    }
+    let plans = replayed(&request, &found)?;
+    eprintln!(
+        "{} points searched in {:.0} ms, {REPLAYED} layouts replayed in {:.1} s",
+        found.points,
+        searched.as_secs_f64() * 1e3,
+        (started.elapsed() - searched).as_secs_f64()
+    );
+    let Some(best) = plans.first() else {
+        bail!("{}", nothing_holds(&request, &found.candidates[0]));
+    };
+    print!("{}\n{}", table::table(&request, &plans).text(), table::notes(&request, best));
+    print!("\n{}", manifest::commands(&request, &best.layout));
+    if let Some(path) = &args.output.json {
+        write_json(path, &PlanReport::new(args, &plans, &found.front))?;
+    }
+    if let Some(path) = &args.output.html {
+        write_text(path, &html::html(&request, &plans, &found.front))?;
+    }
+    if let Some(path) = &args.output.manifest {
+        write_text(path, &manifest::graph(&request, &best.layout))?;
+    }
+    Ok(())
+}
+
+/// The most promising candidates, replayed: those that hold the targets, the best first.
+pub(crate) fn replayed(request: &PlanRequest, found: &SearchOutcome) -> Result<Vec<ReplayedPlan>> {
+    let chosen = promising(&found.candidates);
+    let next = AtomicUsize::new(0);
+    // Each thread takes the next candidate: some take ten times as long as others.
+    let worker = || -> Result<Vec<ReplayedPlan>> {
+        let mut plans = Vec::new();
+        while let Some(candidate) = chosen.get(next.fetch_add(1, atomic::Ordering::Relaxed)) {
+            let plan = replay(request, candidate);
+            plans.extend(plan.with_context(|| candidate.layout.describe())?);
+        }
+        Ok(plans)
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(REPLAYED);
+    let of_threads: Vec<Result<Vec<ReplayedPlan>>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|plans| plans.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let mut plans = Vec::new();
+    for of_thread in of_threads {
+        plans.extend(of_thread?);
+    }
+    plans.sort_by(|a, b| better(request, a, b));
+    Ok(plans)
+}
+
+/// The best candidates, with at least two of each form, so that the replay decides between forms
+/// and not the closed form, which knows queues least.
+fn promising(candidates: &[Candidate]) -> Vec<&Candidate> {
+    let is_split =
+        |candidate: &&Candidate| matches!(candidate.layout, Layout::Disaggregated { .. });
+    let mut chosen: Vec<&Candidate> = candidates.iter().filter(is_split).take(2).collect();
+    chosen.extend(candidates.iter().filter(|candidate| !is_split(candidate)).take(2));
+    for candidate in candidates {
+        if chosen.len() >= REPLAYED {
+            break;
+        }
+        if !chosen.contains(&candidate) {
+            chosen.push(candidate);
+        }
+    }
+    chosen
+}
+
+/// The order of plans: with a rate the fewest GPUs, without one the highest rate; among equals the
+/// most room to the targets.
+fn better(request: &PlanRequest, a: &ReplayedPlan, b: &ReplayedPlan) -> Ordering {
+    let room = a.used_share(&request.targets).total_cmp(&b.used_share(&request.targets));
+    match request.traffic.rate {
+        Some(_) => a.layout.gpus().cmp(&b.layout.gpus()).then(room),
+        None => b.rate.total_cmp(&a.rate).then(room),
+    }
+    // Threads end in any order.
+    .then_with(|| a.layout.describe().cmp(&b.layout.describe()))
+}
+
+/// Why no layout is left, and the nearest that would work.
+fn nothing_fits(request: &PlanRequest, found: &SearchOutcome) -> String {
+    let (targets, reach) = (&request.targets, &found.reach);
+    let Some(least) = reach.gpus_min else {
+        let gigabytes = request.model.weight_bytes() / 1e9;
+        return format!(
+            "gpus: {} of {} do not hold the model's {gigabytes:.0} GB of weights and the KV of one request",
+            request.gpus, request.gpu.name
+        );
+    };
+    let margin = 1.0 + targets.margin;
+    let mut faults = Vec::new();
+    for (name, target_s, reached_s) in
+        [("ttft_ms", targets.ttft_s, reach.ttft_s), ("itl_ms", targets.itl_s, reach.itl_s)]
+    {
+        let nearest = reached_s * margin * 1e3;
+        if reached_s * margin > target_s {
+            faults.push(format!(
+                "{name}: {:.1} is met by no layout; the nearest is {nearest:.1}, with the margin of {:.0} %",
+                target_s * 1e3,
+                targets.margin * 1e2
+            ));
+        }
+    }
+    if faults.is_empty() {
+        faults.push(match request.traffic.rate {
+            Some(rate) => format!(
+                "rate: {rate} needs more than {} GPUs; the smallest worker has {least}",
+                request.gpus
+            ),
+            None => format!(
+                "ttft_ms and itl_ms: {:.1} and {:.1} are met by no layout together",
+                targets.ttft_s * 1e3,
+                targets.itl_s * 1e3
+            ),
+        });
+    }
+    faults.join("\n")
+}
+
+fn nothing_holds(request: &PlanRequest, nearest: &Candidate) -> String {
+    format!(
+        "attainment_percent: in the replay no layout has {:.0} % of requests within both targets; the \
+         nearest by the closed form is {} with {:.2} requests per second",
+        request.targets.attainment * 1e2,
+        nearest.layout.describe(),
+        nearest.estimate.rate
+    )
+}

@@ -1,0 +1,72 @@
+//! `stator plan`: from a model's configuration to a layout, its page and its manifest.
+
+use serde_json::{Value, json};
+use stator_tests::process::Process;
+use std::path::Path;
+
+/// The published sizes of Qwen3 32B.
+fn model(home: &Path) -> String {
+    let config = json!({
+        "num_hidden_layers": 64, "hidden_size": 5120, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 25600,
+        "vocab_size": 151_936, "max_position_embeddings": 40_960,
+    });
+    std::fs::write(home.join("config.json"), config.to_string()).unwrap();
+    format!("--model={}", home.display())
+}
+
+async fn plan(args: &[&str]) -> (bool, String) {
+    let mut process = Process::start(&[&["plan", "--gpu=h100-sxm"], args].concat());
+    let ended = process.ended().await;
+    (ended.success(), process.log())
+}
+
+#[tokio::test]
+async fn a_rate_and_two_targets_give_a_layout_a_page_and_a_manifest() {
+    let home = tempfile::tempdir().unwrap();
+    let model = model(home.path());
+    let at = |name: &str| home.path().join(name);
+    let file = |flag: &str, name: &str| format!("--{flag}={}", at(name).display());
+    let (json, html) = (file("json", "p.json"), file("html", "p.html"));
+    let manifest = file("manifest", "p.yaml");
+    let args = [&model, "--gpus=16", "--rate=4", "--engine=vllm", &json, &html, &manifest];
+    let (is_found, log) = plan(&args).await;
+    assert!(is_found, "{log}");
+    assert!(log.contains("stator agent --engine vllm --model"), "{log}");
+
+    let report: Value = serde_json::from_slice(&std::fs::read(at("p.json")).unwrap()).unwrap();
+    let best = &report["plans"][0];
+    assert!(best["attainment"].as_f64().unwrap() >= 0.95, "{best}");
+    assert_eq!(best["rate"], 4.0, "{best}");
+    let page = std::fs::read_to_string(at("p.html")).unwrap();
+    assert!(page.contains("<svg") && !page.contains("src=\"http"), "the page is self-contained");
+    let graph = std::fs::read_to_string(at("p.yaml")).unwrap();
+    assert!(graph.contains("kind: DynamoGraphDeployment"), "{graph}");
+}
+
+#[tokio::test]
+async fn every_bad_flag_is_named_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let args = [&model(home.path()), "--gpus=0", "--isl=0", "--itl-ms=0", "--osl=100000"];
+    let (is_found, log) = plan(&args).await;
+    assert!(!is_found);
+    for expected in
+        ["gpus: 0 is not in 1", "isl: 0 is not in 1", "itl_ms: 0 is not", "context of 40960"]
+    {
+        assert!(log.contains(expected), "{expected} is missing in {log}");
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_nothing_meets_is_told_with_the_nearest_that_works() {
+    let home = tempfile::tempdir().unwrap();
+    let model = model(home.path());
+    let (is_found, log) = plan(&[&model, "--gpus=8", "--itl-ms=1"]).await;
+    assert!(!is_found);
+    let nearest = log.split("itl_ms: 1.0 is met by no layout; the nearest is ").nth(1).expect(&log);
+    let nearest: f64 = nearest.split(',').next().unwrap().parse().unwrap();
+    // The figure is rounded to a tenth.
+    let nearest = format!("--itl-ms={:.1}", nearest + 0.1);
+    let (is_found, log) = plan(&[&model, "--gpus=8", &nearest]).await;
+    assert!(is_found, "{log}");
+}
