@@ -2,7 +2,7 @@
 
 use crate::error::GuideError;
 use crate::guide::Guide;
-use crate::json_form::spaced;
+use crate::json_form::kept;
 use crate::structural_tag::lark_of_tag;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
@@ -71,10 +71,10 @@ impl GuideFactory {
                 let schema = serde_json::from_str(text).map_err(|error| {
                     GuideError(format!("the schema is not valid JSON: {error}"))
                 })?;
-                TopLevelGrammar::from_json_schema(spaced(schema))
+                TopLevelGrammar::from_json_schema(kept(schema))
             }
             Form::JsonObject(_) => {
-                TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"})))
+                TopLevelGrammar::from_json_schema(kept(json!({"type": "object"})))
             }
             Form::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Form::Choices(choices) => {

@@ -5,7 +5,7 @@
 //! as tokens.
 
 use crate::error::GuideError;
-use crate::json_form::spaced;
+use crate::json_form::kept;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -108,7 +108,7 @@ impl LarkWriter<'_> {
             schema @ Value::Object(_) => schema.clone(),
             _ => return Err(GuideError(format!("{path}.json_schema must be an object"))),
         };
-        Ok(self.rule("", &format!("%json {}", spaced(schema))))
+        Ok(self.rule("", &format!("%json {}", kept(schema))))
     }
 
     /// Begin, content, end. Any text in between ends where the end stands for the first time.
