@@ -116,6 +116,23 @@ def answers_have_the_form_of_a_class():
             assert isinstance(choice.message.parsed, Report), choice
 
 
+def a_form_leaves_room_for_calls_and_thoughts():
+    asked = dict(model=model, messages=question, response_format=Report, max_tokens=400,
+                 tools=[openai.pydantic_function_tool(Weather, name="weather")])
+    for seed in range(4):
+        message = client.chat.completions.parse(**asked, parallel_tool_calls=False, seed=seed).choices[0].message
+        assert isinstance(message.parsed, Report) != bool(message.tool_calls), message
+    # The form of text says nothing of an answer that is calls.
+    called = client.chat.completions.parse(**asked, tool_choice="required", parallel_tool_calls=False)
+    [call] = called.choices[0].message.tool_calls
+    Weather.model_validate_json(call.function.arguments)
+    thinking = client.chat.completions.create(
+        model=model, messages=question, reasoning_effort="low", max_tokens=12, temperature=0,
+        response_format={"type": "json_object"}, extra_body={"ignore_eos": True},
+    ).choices[0].message
+    assert thinking.content == "" and not thinking.reasoning_content.lstrip().startswith("{"), thinking
+
+
 def other_forms():
     def content(**form):
         answer = client.chat.completions.create(model=model, messages=question, max_tokens=400, **form)
@@ -173,7 +190,8 @@ def what_cannot_be_is_refused_by_name():
 for check in (
     forced_calls_fit_their_schema, a_named_call_ends_with_stop, a_streamed_call_is_the_whole_call,
     calls_and_results_come_back, without_a_choice_text_is_text, strict_tools_of_a_class,
-    answers_have_the_form_of_a_class, other_forms, reasoning_is_apart, what_cannot_be_is_refused_by_name,
+    answers_have_the_form_of_a_class, a_form_leaves_room_for_calls_and_thoughts, other_forms,
+    reasoning_is_apart, what_cannot_be_is_refused_by_name,
 ):
     check()
     print("ok", check.__name__)

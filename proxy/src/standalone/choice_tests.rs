@@ -1,6 +1,6 @@
 use super::*;
 use bytes::Bytes;
-use stator_api::openai;
+use stator_api::{Api, openai};
 use stator_protos::worker::guide::Form;
 use std::path::Path;
 
@@ -24,7 +24,8 @@ fn read(members: &str, prompt_end: &str, text: &str) -> (String, String, Vec<Str
     let mut request = openai::chat::read(body.as_bytes()).expect("a sound body");
     let prompt = model.encode_prompt(prompt_end, false).expect("tokens");
     let options = &mut request.options;
-    let reading = AnswerReading::new(&model, request.tools, options, &prompt).expect("one form");
+    let reading = AnswerReading::new(Api::ChatCompletions, &model, request.tools, options, &prompt)
+        .expect("one form");
     let mut choice = Choice::new(&model, options, reading.as_ref(), String::new());
     for id in model.encode_prompt(text, false).expect("tokens") {
         let logprobs = TokenLogprobs { token_id: id, ..TokenLogprobs::default() };
@@ -115,7 +116,8 @@ fn answers_of_models_without_markup_are_text() {
     .expect("a tokenizer of one word");
     let body = br#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
     let mut options = openai::chat::read(body).expect("a sound body").options;
-    let reading = AnswerReading::new(&model, None, &mut options, &[0]).expect("no form");
+    let reading = AnswerReading::new(Api::ChatCompletions, &model, None, &mut options, &[0])
+        .expect("no form");
     assert!(reading.is_none());
 }
 
@@ -127,7 +129,13 @@ fn a_forced_call_gives_the_answer_its_form() {
             r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],{TOOLS},{members}}}"#
         );
         let mut request = openai::chat::read(body.as_bytes()).expect("a sound body");
-        let read = AnswerReading::new(&model, request.tools, &mut request.options, &[5]);
+        let read = AnswerReading::new(
+            Api::ChatCompletions,
+            &model,
+            request.tools,
+            &mut request.options,
+            &[5],
+        );
         read.map(|_| (request.options.guide_field, request.options.sampling))
     };
     let (field, sampling) = read(r#""tool_choice":"required""#).expect("one form");
@@ -135,9 +143,20 @@ fn a_forced_call_gives_the_answer_its_form() {
     assert!(
         matches!(sampling.form(), Some(Form::StructuralTag(tag)) if tag.contains("<tool_call>"))
     );
-    let both = r#""tool_choice":"required","response_format":{"type":"json_object"}"#;
+    let both = r#""tool_choice":"required","guided_regex":"a""#;
     let error = read(both).expect_err("two forms");
     assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some("tool_choice")));
+    // The form of text gives way to calls that are forced, and has them as its alternative else.
+    let text = r#""response_format":{"type":"json_object"}"#;
+    let form = |choice: &str| {
+        let read = read(&format!(r#""tool_choice":"{choice}",{text}"#)).expect("one form");
+        match read.1.form() {
+            Some(Form::StructuralTag(tag)) => tag.contains(r#""type":"or""#).to_string(),
+            other => format!("{other:?}"),
+        }
+    };
+    assert_eq!([form("required"), form("auto")], ["false", "true"]);
+    assert_eq!(form("none"), "Some(JsonObject(JsonObject))");
     let (field, sampling) = read(r#""tool_choice":"auto""#).expect("no form");
     assert_eq!((field, sampling.form()), (None, None));
 }

@@ -90,7 +90,7 @@ pub(crate) fn prepare(
     // Completions are text, whatever it says. A form of the answer must be known before sampling.
     let reading = match prompts.first() {
         Some(prompt) if api != Api::Completions => {
-            AnswerReading::new(&served.model, tools, &mut options, prompt)?
+            AnswerReading::new(api, &served.model, tools, &mut options, prompt)?
         }
         _ => None,
     };

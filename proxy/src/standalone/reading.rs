@@ -3,20 +3,23 @@
 use super::segment::Segments;
 use rand::Rng;
 use rand::distr::Alphanumeric;
+use serde_json::{Value, json};
 use stator_api::delta::FinishReason;
 use stator_api::openai::ApiError;
-use stator_api::{GenerateOptions, ToolChoice, ToolUse};
+use stator_api::{Api, GenerateOptions, ToolChoice, ToolUse};
 use stator_markup::families::CallIds;
 use stator_markup::tools::KnownTools;
 use stator_markup::{
     EventSink, ForcedCalls, OutputEvent, OutputParser, OutputPlace, ReasoningFamily, ToolFamily,
-    forced_calls,
+    forced_calls, formed_answer,
 };
 use stator_model::{Model, StopMatcher};
 use stator_protos::worker::guide::Form;
 
 /// Letters and digits of an id in OpenAI's form.
 const ID_LETTERS: usize = 24;
+/// The field that says the form of an answer's text.
+const TEXT_FORM: &str = "response_format";
 /// Letters of an id of Mistral's models.
 const ID_LETTERS_NINE: usize = 9;
 
@@ -40,7 +43,8 @@ struct CallRule {
     dropped: bool,
     /// The answer ends with its first call.
     single: bool,
-    /// The client named the function: that it was called is no news.
+    /// The client of a chat named the function: that it was called is no news. Other APIs tell of
+    /// every call.
     named: bool,
 }
 
@@ -52,6 +56,7 @@ impl AnswerReading {
     ///
     /// 422 for a request that gives the answer another form.
     pub(super) fn new(
+        api: Api,
         model: &Model,
         tools: Option<ToolUse<'_>>,
         options: &mut GenerateOptions,
@@ -64,12 +69,24 @@ impl AnswerReading {
         let reasoning = markup.reasoning();
         let inside = reasoning.is_some() && model.begins_inside_thoughts(prompt);
         let mut calls = markup.tools().filter(|family| tools.is_some() || family.holds_reasoning());
-        if let Some(tools) = &tools {
-            let thoughts = reasoning.filter(|_| inside);
-            if let Some(forced) = forced_calls(markup.tools(), tools, thoughts) {
+        let thoughts = reasoning.filter(|_| inside);
+        let forced = tools.as_ref().and_then(|tools| {
+            let forced = forced_calls(markup.tools(), tools, thoughts)?;
+            Some((tools, forced))
+        });
+        match (forced, options.sampling.form().and_then(own_format)) {
+            // Strict functions are held in the place of a form, as all are.
+            (Some((tools, forced)), own) if own.is_none() || tools.is_forced() => {
                 calls = ToolFamily::find(forced.family);
                 force(tools, forced, options)?;
             }
+            (_, Some(own)) => {
+                let formed = formed_answer(markup.tools(), tools.as_ref(), thoughts, own);
+                if let Some(tag) = formed {
+                    options.sampling.guide = Some(Form::StructuralTag(tag).into());
+                }
+            }
+            (_, None) => {}
         }
         let rule = match &tools {
             // Harmony's calls are markup where nobody asked for them, too.
@@ -77,7 +94,7 @@ impl AnswerReading {
             Some(tools) => CallRule {
                 dropped: tools.choice == ToolChoice::None,
                 single: !tools.parallel,
-                named: matches!(tools.choice, ToolChoice::Named(_)),
+                named: api == Api::ChatCompletions && matches!(tools.choice, ToolChoice::Named(_)),
             },
         };
         let functions = tools.map(|tools| tools.into_owned().functions).unwrap_or_default();
@@ -120,18 +137,38 @@ fn force(
 ) -> Result<(), ApiError> {
     let field = if tools.is_forced() { "tool_choice" } else { "tools" };
     match options.guide_field {
-        // Strict functions are held by nothing where the answer has a form of its own.
+        // Strict functions are held by nothing beside a form that leaves no room for them.
         Some(_) if !tools.is_forced() => Ok(()),
-        Some(other) => {
+        Some(other) if other != TEXT_FORM => {
             let message = format!("{other} and {field} each give the answer a form: one may");
             Err(ApiError::impossible(field, message))
         }
-        None => {
+        // The form of text says nothing of an answer that is calls.
+        _ => {
             options.guide_field = Some(field);
             options.sampling.guide = Some(Form::StructuralTag(forced.structural_tag).into());
             Ok(())
         }
     }
+}
+
+/// A form as a format of structural tags; none where no such format says the same.
+fn own_format(form: &Form) -> Option<Value> {
+    let schema = |schema: Value| json!({"type": "json_schema", "json_schema": schema});
+    Some(match form {
+        Form::JsonSchema(text) => schema(serde_json::from_str(text).ok()?),
+        Form::JsonObject(_) => schema(json!({"type": "object"})),
+        Form::Regex(pattern) => json!({"type": "regex", "pattern": pattern}),
+        Form::Choices(choices) => {
+            let choice = |text| json!({"type": "const_string", "value": text});
+            let choices: Vec<_> = choices.texts.iter().map(choice).collect();
+            json!({"type": "or", "elements": choices})
+        }
+        Form::StructuralTag(text) => {
+            serde_json::from_str::<Value>(text).ok()?.get("format")?.clone()
+        }
+        Form::Grammar(_) => return None,
+    })
 }
 
 /// Reads the text of one choice.

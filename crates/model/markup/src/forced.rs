@@ -43,6 +43,33 @@ pub fn forced_calls(
         }
         (false, _) => return None,
     };
+    Some(ForcedCalls { structural_tag: tag(format, open_thoughts), family })
+}
+
+/// The structural tag for an answer of the form `own`, which is a format of such a tag: with calls in
+/// its place where the model may call, and behind the thoughts that the prompt has opened. None where
+/// the form does without.
+pub fn formed_answer(
+    family: Option<&'static ToolFamily>,
+    tools: Option<&ToolUse<'_>>,
+    open_thoughts: Option<&'static ReasoningFamily>,
+    own: Value,
+) -> Option<String> {
+    let text = family.and_then(|family| family.text.as_ref());
+    let tools = tools.filter(|it| it.choice == ToolChoice::Auto && !it.functions.is_empty());
+    let format = match tools.zip(text) {
+        Some((tools, text)) => {
+            let calls = forced(text, &tools.functions.iter().collect::<Vec<_>>(), !tools.parallel);
+            json!({"type": "or", "elements": [own, calls]})
+        }
+        None if open_thoughts.is_none() => return None,
+        None => own,
+    };
+    Some(tag(format, open_thoughts))
+}
+
+/// A structural tag, as text of JSON.
+fn tag(format: Value, open_thoughts: Option<&'static ReasoningFamily>) -> String {
     let format = match open_thoughts.and_then(|thoughts| thoughts.closers.last()) {
         Some(closer) => json!({"type": "sequence", "elements": [
             {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": closer},
@@ -51,8 +78,7 @@ pub fn forced_calls(
         ]}),
         None => format,
     };
-    let tag = json!({"type": "structural_tag", "format": format});
-    Some(ForcedCalls { structural_tag: tag.to_string(), family })
+    json!({"type": "structural_tag", "format": format}).to_string()
 }
 
 /// Calls and nothing else.
@@ -169,6 +195,22 @@ mod tests {
         let forced =
             forced_calls(ToolFamily::find("glm45"), &tools(ToolChoice::Required, false), None);
         assert_eq!(forced.expect("a form").family, "json");
+    }
+
+    #[test]
+    fn a_form_of_one_s_own_leaves_room_for_calls_and_thoughts() {
+        let own = json!({"type": "json_schema", "json_schema": {}});
+        let formed = |choice, thoughts| {
+            let (family, tools) = (ToolFamily::find("hermes"), tools(choice, false));
+            let thoughts = ReasoningFamily::find(thoughts);
+            let tag = formed_answer(family, Some(&tools), thoughts, own.clone())?;
+            Some(serde_json::from_str::<Value>(&tag).expect("JSON")["format"].clone())
+        };
+        let either = formed(ToolChoice::Auto, "").expect("a form");
+        assert_eq!((&either["type"], &either["elements"][0]), (&json!("or"), &own));
+        assert_eq!(either["elements"][1]["type"], "tags_with_separator");
+        assert_eq!(formed(ToolChoice::None, ""), None);
+        assert_eq!(formed(ToolChoice::None, "qwen3").expect("a form")["elements"][2], own);
     }
 
     #[test]

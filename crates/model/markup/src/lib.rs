@@ -31,5 +31,5 @@ pub mod tools;
 
 pub use event::{EventSink, OutputEvent, OutputPlace};
 pub use families::{ReasoningFamily, ToolFamily};
-pub use forced::{ForcedCalls, forced_calls};
+pub use forced::{ForcedCalls, forced_calls, formed_answer};
 pub use output::OutputParser;
