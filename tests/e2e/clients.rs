@@ -1,0 +1,68 @@
+//! Clients that people use, each as its users do, against the built-in engine.
+//!
+//! The two official ones for Python are in the tests of their APIs. What was run with which version is
+//! in `docs/compatibility.md`.
+
+use crate::support::{MODEL, up};
+use stator_tests::tooling::installed;
+use std::process::Command;
+
+/// Folder of the clients.
+const CLIENTS: &str = "STATOR_TEST_CLIENTS";
+
+/// Runs a script of `tests/python` by the Python of a virtual environment.
+async fn in_python(script: &str) {
+    let Some(clients) = installed(CLIENTS, "clients in Python") else { return };
+    let mut command = Command::new(clients.join("venv/bin/python"));
+    command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
+    run(command).await;
+}
+
+/// Runs a script of `tests/node`.
+async fn in_node(script: &str) {
+    let Some(clients) = installed(CLIENTS, "clients in JavaScript") else { return };
+    let mut command = Command::new(clients.join("venv/bin/node"));
+    // The packages are beside the link to the scripts, not beside the scripts.
+    command.args(["--preserve-symlinks", "--preserve-symlinks-main"]);
+    command.arg(clients.join("node/scripts").join(script));
+    run(command).await;
+}
+
+/// Runs a script against an engine of its own.
+async fn run(mut command: Command) {
+    let up = up(&["--workers=1"]).await;
+    command.args([format!("http://{}", up.client.address()), MODEL.to_owned()]);
+    let ran = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
+}
+
+#[tokio::test]
+async fn openai_for_node() {
+    in_node("openai_client.mjs").await;
+}
+
+#[tokio::test]
+async fn anthropic_for_typescript() {
+    in_node("anthropic_client.mjs").await;
+}
+
+#[tokio::test]
+async fn vercels_ai_sdk() {
+    in_node("vercel_client.mjs").await;
+}
+
+#[tokio::test]
+async fn langchain() {
+    in_python("langchain_client.py").await;
+}
+
+#[tokio::test]
+async fn litellm() {
+    in_python("litellm_client.py").await;
+}
+
+#[tokio::test]
+async fn instructor() {
+    in_python("instructor_client.py").await;
+}
