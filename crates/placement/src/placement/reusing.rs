@@ -37,30 +37,26 @@ impl Placement {
     /// The plan for a worker that computes the prompt.
     pub(super) fn reuse(&self, terms: &Terms, slot: u32, overlap: Overlap) -> ReusePlan {
         if terms.timed {
-            let speed = self.learner.speed_of(slot, &terms.fleet_speed);
-            return self.timed_reuse(terms, slot, overlap, &speed);
+            return self.timed_reuse(terms, slot, overlap);
         }
         let plan = self.reuse_in_blocks(terms, slot, overlap);
         plan.map_or_else(|| ReusePlan::device(overlap), |(plan, _)| plan)
     }
 
     /// The plan by learnt times of prompts.
-    // Few workers have anything to load: the loop over all of them stays small without this.
+    // Few workers have anything to load: the loop over all of them stays small without this. It looks the
+    // speed up itself: a speed that is lent by the loop has to lie in memory, where each load of two of its
+    // numbers waits for the stores.
     #[inline(never)]
-    pub(super) fn timed_reuse(
-        &self,
-        terms: &Terms,
-        slot: u32,
-        overlap: Overlap,
-        speed: &Speed,
-    ) -> ReusePlan {
+    pub(super) fn timed_reuse(&self, terms: &Terms, slot: u32, overlap: Overlap) -> ReusePlan {
         let loan = self.loan(terms, slot, overlap);
         if loan.is_none() && overlap.blocks() == overlap.on(Medium::Device) {
             return ReusePlan::device(overlap);
         }
         let (loads, weights) = (self.fleet.loads(slot), weights(terms));
         let inputs = ReuseInputs { overlap, loads, weights, loan };
-        ReusePlan::best(&inputs, |saved| self.compute_s(terms, saved, speed))
+        let speed = self.learner.speed_of(slot, &terms.fleet_speed);
+        ReusePlan::best(&inputs, |saved| self.compute_s(terms, saved, &speed))
     }
 
     /// Blocks of prefill that blocks outside a worker's device save.

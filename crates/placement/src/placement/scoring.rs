@@ -295,7 +295,7 @@ impl Placement {
             _ => {
                 let (saved, load_s) = match may_load {
                     true => {
-                        let plan = self.timed_reuse(terms, slot, share.overlap, &speed);
+                        let plan = self.timed_reuse(terms, slot, share.overlap);
                         (plan.saved, plan.load_s)
                     }
                     false => (share.overlap.on(Medium::Device).into(), 0.0),
