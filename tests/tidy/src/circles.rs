@@ -68,8 +68,9 @@ struct Module {
 impl Module {
     fn of(file: &SourceFile) -> Self {
         let mut module = Self { here: file.module.clone(), ..Self::default() };
-        file.items.iter().for_each(|item| module.visit_item(item));
-        module.defined.extend(file.items.iter().filter_map(name_of));
+        let items = file.items();
+        items.iter().for_each(|item| module.visit_item(item));
+        module.defined.extend(items.iter().filter_map(name_of));
         module
     }
 

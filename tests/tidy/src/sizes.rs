@@ -24,7 +24,7 @@ pub fn functions(files: &[SourceFile]) -> Vec<Function> {
     let mut found = Vec::new();
     for file in files {
         let mut visitor = Functions { path: &file.path, found: &mut found };
-        file.items.iter().for_each(|item| visitor.visit_item(item));
+        file.items().iter().for_each(|item| visitor.visit_item(item));
     }
     found
 }

@@ -1,4 +1,4 @@
-//! Production files of the workspace, parsed.
+//! Production files of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,19 @@ pub struct SourceFile {
     pub module: Vec<String>,
     /// Its text, with that of tests in it.
     pub text: String,
+}
+
+impl SourceFile {
     /// Its items, without those that only tests compile.
-    pub items: Vec<Item>,
+    ///
+    /// # Panics
+    ///
+    /// The file cannot be parsed.
+    pub fn items(&self) -> Vec<Item> {
+        let parsed = syn::parse_file(&self.text);
+        let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", self.path));
+        parsed.items.into_iter().filter(|item| !is_for_tests(item)).collect()
+    }
 }
 
 /// The workspace's root.
@@ -28,7 +39,7 @@ pub fn root() -> PathBuf {
 ///
 /// # Panics
 ///
-/// A file cannot be read or parsed.
+/// A file cannot be read.
 pub fn production() -> Vec<SourceFile> {
     let mut files = Vec::new();
     let crates = crate::rooms::crates().into_iter().map(|of| of.folder);
@@ -41,12 +52,10 @@ pub fn production() -> Vec<SourceFile> {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("a source file is UTF-8");
-            let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
             files.push(SourceFile {
                 path: format!("{folder}/src/{}", within.display()),
                 folder: folder.clone(),
                 module,
-                items: parsed.items.into_iter().filter(|item| !is_for_tests(item)).collect(),
                 text,
             });
         }

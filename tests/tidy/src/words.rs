@@ -18,7 +18,7 @@ pub fn types(files: &[SourceFile]) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::<_, Vec<_>>::new();
     for file in files {
         let mut visitor = Words::default();
-        file.items.iter().for_each(|item| visitor.visit_item(item));
+        file.items().iter().for_each(|item| visitor.visit_item(item));
         for name in visitor.types {
             found.entry(name).or_default().push(file.path.clone());
         }
@@ -40,7 +40,7 @@ pub fn doc_lines(files: &[SourceFile]) -> DocLines {
     let mut found = DocLines::default();
     for file in files {
         let mut visitor = Words::default();
-        file.items.iter().for_each(|item| visitor.visit_item(item));
+        file.items().iter().for_each(|item| visitor.visit_item(item));
         found.all += visitor.docs.len();
         let headless = visitor.docs.into_iter().filter(|line| {
             let first = line.split(|c: char| !c.is_alphabetic()).find(|word| !word.is_empty());
@@ -54,8 +54,12 @@ pub fn doc_lines(files: &[SourceFile]) -> DocLines {
 /// Paths of the files that say a name, as an identifier or as a text of its own.
 pub fn naming<'a>(files: &'a [SourceFile], name: &str) -> Vec<&'a str> {
     let says = |file: &&SourceFile| {
+        // Most files need no parsing.
+        if !file.text.contains(name) {
+            return false;
+        }
         let mut visitor = Mentions { name, found: false };
-        file.items.iter().for_each(|item| visitor.visit_item(item));
+        file.items().iter().for_each(|item| visitor.visit_item(item));
         visitor.found
     };
     files.iter().filter(says).map(|file| &*file.path).collect()

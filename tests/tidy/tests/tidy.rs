@@ -2,6 +2,7 @@
 
 use stator_tidy::{circles, rooms, sizes, source, words};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// Lines of a file and of a function.
 const FILE_LINES_MAX: usize = 500;
@@ -44,6 +45,10 @@ const ONLY_KNOWN_TO: [(&str, &str); 8] = [
     ("remote_engine_id", "crates/engines/"),
 ];
 
+/// Files are read, and functions measured, once for all tests.
+static FILES: LazyLock<Vec<source::SourceFile>> = LazyLock::new(source::production);
+static FUNCTIONS: LazyLock<Vec<sizes::Function>> = LazyLock::new(|| sizes::functions(&FILES));
+
 #[test]
 fn arrows_between_rooms_point_one_way() {
     let crates = rooms::crates();
@@ -76,7 +81,7 @@ fn arrows_between_rooms_point_one_way() {
 
 #[test]
 fn only_the_edges_know_the_outside() {
-    for file in source::production() {
+    for file in &*FILES {
         for (word, folder) in ONLY_KNOWN_TO {
             let knows = file.text.contains(word);
             assert!(!knows || file.path.starts_with(folder), "{} knows {word}", file.path);
@@ -95,16 +100,14 @@ fn crates_are_called_as_their_folders() {
 
 #[test]
 fn files_and_functions_stay_short() {
-    let files = source::production();
-    assert!(files.len() > 700, "found {} files", files.len());
-    let mut long: Vec<_> = files
+    assert!(FILES.len() > 700, "found {} files", FILES.len());
+    let mut long: Vec<_> = FILES
         .iter()
         .filter(|file| file.text.lines().count() > FILE_LINES_MAX)
         .map(|file| file.path.clone())
         .collect();
-    let functions = sizes::functions(&files);
-    assert!(functions.len() > 5_000, "found {} functions", functions.len());
-    let too_long = functions.iter().filter(|function| {
+    assert!(FUNCTIONS.len() > 5_000, "found {} functions", FUNCTIONS.len());
+    let too_long = FUNCTIONS.iter().filter(|function| {
         function.lines > FUNCTION_LINES_MAX || function.parameters > PARAMETERS_MAX
     });
     long.extend(too_long.map(|function| format!("{function:?}")));
@@ -113,23 +116,21 @@ fn files_and_functions_stay_short() {
 
 #[test]
 fn parameters_do_not_hide_in_tuples() {
-    let functions = sizes::functions(&source::production());
-    let hidden = functions.iter().filter(|function| function.tuples > 0);
+    let hidden = FUNCTIONS.iter().filter(|function| function.tuples > 0);
     let places: Vec<_> = hidden.map(|function| &function.place).collect();
     assert!(places.is_empty(), "{} functions: {places:#?}", places.len());
 }
 
 #[test]
 fn no_files_need_one_another() {
-    let files = source::production();
-    let circles = circles::circles(&files);
+    let circles = circles::circles(&FILES);
     let involved: usize = circles.iter().map(Vec::len).sum();
     assert!(circles.is_empty(), "{involved} files in {} circles: {circles:#?}", circles.len());
 }
 
 #[test]
 fn few_types_share_a_name() {
-    let types = words::types(&source::production());
+    let types = words::types(&FILES);
     let all: usize = types.values().map(Vec::len).sum();
     let shared = types.iter().filter(|(_, places)| places.len() > 2);
     let many: usize = shared.clone().map(|(_, places)| places.len()).sum();
@@ -139,7 +140,7 @@ fn few_types_share_a_name() {
 
 #[test]
 fn doc_comments_begin_with_their_thing() {
-    let docs = words::doc_lines(&source::production());
+    let docs = words::doc_lines(&FILES);
     let (all, headless) = (docs.all, docs.headless.len());
     let allowed = HEADLESS_DOCS_MAX_PERCENT * all / 100;
     assert!(headless <= allowed, "{headless} of {all}: {:#?}", docs.headless);
@@ -147,8 +148,7 @@ fn doc_comments_begin_with_their_thing() {
 
 #[test]
 fn a_new_sampling_parameter_touches_few_files() {
-    let files = source::production();
-    let naming = words::naming(&files, "min_p");
+    let naming = words::naming(&FILES, "min_p");
     assert!(naming.contains(&"protos/src/sampling.rs"), "{naming:#?}");
     // One more is the protobuf file.
     assert!(naming.len() < SAMPLING_FILES_MAX, "{naming:#?}");
