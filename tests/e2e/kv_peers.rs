@@ -10,7 +10,9 @@ use stator_protos::discovery::AgentRecord;
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{GenerateInput, KvHolder, Sampling, SnapshotRequest, Submit};
+use stator_protos::worker::{
+    GenerateInput, KvHolder, PrefillPeer, Sampling, SnapshotRequest, Submit,
+};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
@@ -24,9 +26,9 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 /// Tokens of the prompts: 18 whole blocks of 16, and some more.
-const PROMPT: usize = 300;
+pub(crate) const PROMPT: usize = 300;
 /// Whole blocks of the prompt, and the tokens in them.
-const BLOCKS: u32 = 18;
+pub(crate) const BLOCKS: u32 = 18;
 const CACHED: u32 = 288;
 /// Bytes from a holder after which a connection fails: some blocks of 32 KiB, and not all.
 const MIDDLE: usize = 100_000;
@@ -34,15 +36,15 @@ const MIDDLE: usize = 100_000;
 const NIXL_ROUNDS_MAX: u32 = 60;
 
 /// An agent with host memory for KV.
-struct Peer {
+pub(crate) struct Peer {
     process: Process,
     client: WorkerClient<Channel>,
     metrics: Client,
-    record: AgentRecord,
+    pub(crate) record: AgentRecord,
 }
 
 impl Peer {
-    async fn begin(home: &Path, id: &str, further: &[&str]) -> Self {
+    pub(crate) async fn begin(home: &Path, id: &str, further: &[&str]) -> Self {
         let dir = format!("--discovery-dir={}", home.join("agents").display());
         let id = format!("--agent-id={id}");
         let mut flags = vec![&*id, "--model-name=tiny", "--workers=1", "--block-size=16"];
@@ -58,7 +60,12 @@ impl Peer {
     }
 
     /// One that has computed a prompt and keeps it in host memory; returns its answer, too.
-    async fn holding(home: &Path, id: &str, further: &[&str], prompt: &[u32]) -> (Self, Vec<u32>) {
+    pub(crate) async fn holding(
+        home: &Path,
+        id: &str,
+        further: &[&str],
+        prompt: &[u32],
+    ) -> (Self, Vec<u32>) {
         let mut peer = Self::begin(home, id, further).await;
         let (answer, cached) = peer.ask(prompt, &[]).await;
         assert_eq!(cached, 0);
@@ -68,16 +75,31 @@ impl Peer {
     }
 
     /// Address at which the agent lends its KV.
-    fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.record.profile.kv_transfer.as_deref().expect("it lends")
     }
 
     /// The greedy answer to a prompt that others are said to hold, and how much of the prompt was
     /// cached.
-    async fn ask(&mut self, prompt: &[u32], holders: &[&str]) -> (Vec<u32>, u32) {
+    pub(crate) async fn ask(&mut self, prompt: &[u32], holders: &[&str]) -> (Vec<u32>, u32) {
         let worker = self.record.workers[0].worker;
         let holders: Vec<_> = holders.iter().map(|address| (*address, BLOCKS)).collect();
         ask_near(&mut self.client, worker, (prompt, 8), &holders).await
+    }
+
+    /// As [`Peer::ask`] of a prompt that another worker is to compute.
+    async fn ask_through(&mut self, prefill: &Self, prompt: &[u32], holder: &str) -> Vec<u32> {
+        let AgentRecord { endpoint, workers, profile, .. } = &prefill.record;
+        let peer = PrefillPeer {
+            endpoint: endpoint.clone(),
+            worker_id: workers[0].worker.worker.0,
+            rank: 0,
+            handover_json: profile.handover.clone().expect("it hands over"),
+        };
+        let worker = self.record.workers[0].worker;
+        let submit = submission(worker, (prompt, 8), &[(holder, BLOCKS)]);
+        let submit = Submit { prefill: Some(peer), ..submit };
+        answered(&mut self.client, submit).await.0
     }
 
     /// Waits until a medium holds so many blocks.
@@ -115,16 +137,28 @@ pub(crate) async fn ask_near(
     (prompt, max_tokens): (&[u32], u32),
     holders: &[(&str, u32)],
 ) -> (Vec<u32>, u32) {
+    answered(client, submission(worker, (prompt, max_tokens), holders)).await
+}
+
+fn submission(
+    worker: WorkerRank,
+    (prompt, max_tokens): (&[u32], u32),
+    holders: &[(&str, u32)],
+) -> Submit {
     let holder =
         |(address, blocks): &(&str, u32)| KvHolder { address: (*address).into(), blocks: *blocks };
     let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
-    let submit = Submit {
+    Submit {
         worker_id: worker.worker.0,
         token_ids: prompt.to_vec(),
         sampling: Some(sampling),
         kv_holders: holders.iter().map(holder).collect(),
         ..Submit::default()
-    };
+    }
+}
+
+/// The answer to a submission, and how much of its prompt was cached.
+async fn answered(client: &mut WorkerClient<Channel>, submit: Submit) -> (Vec<u32>, u32) {
     let input = GenerateInput { input: Some(Input::Submit(submit)) };
     let inputs = futures::stream::iter([input]).chain(futures::stream::pending());
     let mut frames = client.generate(inputs).await.unwrap().into_inner();
@@ -228,6 +262,22 @@ async fn a_prompt_that_another_agent_has_computed_is_read_from_its_host_memory()
     assert_eq!(second.media().await, [Medium::Device; BLOCKS as usize + 1]);
     let mut third = Peer::begin(home, "third", &[&secret]).await;
     assert_eq!(third.ask(&prompt, &[second.address()]).await, (expected, CACHED));
+}
+
+#[tokio::test]
+async fn a_prefill_worker_reads_the_prompt_that_another_agent_has_computed() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let prompt = tokens(8, PROMPT);
+    let (holder, expected) = Peer::holding(home, "holder", &[], &prompt).await;
+    let prefill = Peer::begin(home, "prefill", &["--role=prefill"]).await;
+    let mut decode = Peer::begin(home, "decode", &["--role=decode"]).await;
+    let answer = decode.ask_through(&prefill, &prompt, holder.address()).await;
+    assert_eq!(answer, expected, "{}", decode.process.log());
+    assert_eq!(prefill.read("done").await, f64::from(BLOCKS), "{}", prefill.process.log());
+    assert_eq!(decode.read("done").await, 0.0);
+    let by = "stator_agent_prefills_total{by=\"prefill_worker\"}";
+    assert_eq!(gauge(&decode.metrics, by).await, Some(1.0));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 
 mod command;
 pub(crate) mod guarded;
+mod status;
 mod step_clock;
 mod stream;
 
@@ -13,6 +14,7 @@ pub(crate) use command::{
     BlockExport, Command, ExportedPrompt, OperationOrder, PrefillOrder, PrefillResult, PromptTake,
     Snapshot, Submission,
 };
+pub(crate) use status::Status;
 
 use crate::events::WorkerFeed;
 use crate::kv::fetch::{FetchResult, Pairing, PromptFetches, PromptOutcome};
@@ -31,7 +33,6 @@ use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
 use stator_runtime::trace::Stages;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use step_clock::StepClock;
 use stream::Stream;
@@ -42,19 +43,6 @@ use tokio::time::Instant;
 pub(crate) const COMMANDS_MAX: usize = 8192;
 /// Commands taken between two steps at most, so that a flood of them cannot stop the engine.
 const COMMANDS_PER_STEP: usize = 1024;
-
-/// State of a driver that others may read.
-#[derive(Debug, Default)]
-pub(crate) struct Status {
-    dead: AtomicBool,
-}
-
-impl Status {
-    /// Whether the engine has failed.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-    }
-}
 
 /// A driver's outlets for reports.
 pub(crate) struct Reporting {
@@ -177,7 +165,10 @@ impl Driver {
                 let generation = self.feed.generation();
                 let _ = answer.send(Snapshot { generation, next_sequence, blocks });
             }
-            Command::Prefill(order) => self.kept.begin(&mut self.engine, self.rest, order),
+            Command::Prefill(mut order) => {
+                self.hint(&mut order.request, &order.metadata);
+                self.kept.begin(&mut self.engine, self.rest, order);
+            }
             Command::Take(order) => self.kept.take(&mut self.engine, order),
             Command::Export(order) => kept_prompts::export(&mut self.engine, order),
             Command::Operate(OperationOrder { operation, answer }) => {
@@ -261,12 +252,17 @@ impl Driver {
         match metadata.prefill.clone() {
             Some(peer) => self.fetch_prompt(request, &metadata, peer),
             None => {
-                if let Some(tiers) = &self.tiers {
-                    tiers.hint(&mut self.engine, &mut request, &metadata.kv_holders);
-                    self.end_if_failed();
-                }
+                self.hint(&mut request, &metadata);
                 self.run_request(request);
             }
+        }
+    }
+
+    /// Tells the tiers which agents hold a prompt that is computed here.
+    fn hint(&mut self, request: &mut Request, metadata: &RequestMetadata) {
+        if let Some(tiers) = &self.tiers {
+            tiers.hint(&mut self.engine, request, &metadata.kv_holders);
+            self.end_if_failed();
         }
     }
 
@@ -276,7 +272,10 @@ impl Driver {
         let here = self.fetches.begin(&mut self.engine, request, metadata, peer);
         self.end_if_failed();
         match here {
-            Some(request) => self.run_request(request),
+            Some(mut request) => {
+                self.hint(&mut request, metadata);
+                self.run_request(request);
+            }
             None => self.enter(key, "transfer"),
         }
     }
@@ -462,7 +461,7 @@ impl Driver {
         let Some(message) = self.engine.take_failure() else { return };
         tracing::error!(message, "engine failed");
         self.metrics.worker_failures.inc();
-        self.status.dead.store(true, Ordering::Release);
+        self.status.die();
         if let Some(on_death) = self.on_death.take() {
             on_death();
         }

@@ -3,6 +3,7 @@
 //! Only an [`AdmittedWorker`] is asked for anything: discovery lists it, and it has sent no forged KV of
 //! late. A peer whose lease has ended must say itself that it is the agent that was listed.
 
+use crate::kv::peers::KvHolder;
 use crate::metrics::PrefilledBy;
 use crate::prefill::registered::{ListedAgent, RegisteredAgents};
 use crate::request_plane::metadata::{self, PrefillWorker, RequestMetadata};
@@ -247,6 +248,7 @@ pub(crate) fn prompt(
         traceparent: metadata.traceparent.clone(),
         tracestate: metadata.tracestate.clone(),
         priority: metadata.priority,
+        kv_holders: metadata.kv_holders.iter().map(KvHolder::told).collect(),
         ..Submit::default()
     }
 }

@@ -74,9 +74,7 @@ impl Rank {
         let first_choice = request.first_choice;
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
-        // The engine names the blocks of its prompt by itself, and later.
-        let peers = self.peers.as_ref().filter(|_| !metadata.kv_holders.is_empty());
-        let kv_hint = peers.map(|peers| peers.note(&metadata.kv_holders));
+        let kv_hint = self.note_holders(&metadata);
         let outbox = &*outbox;
         let job = Job { rank: self, request, request_id, metadata, traced, outbox, left, kv_hint };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
@@ -89,6 +87,12 @@ impl Rank {
             }
         }
         drop(ticket);
+    }
+
+    /// Keeps the holders of a prompt until the engine, which names blocks by itself, asks for them.
+    fn note_holders(&self, metadata: &RequestMetadata) -> Option<u64> {
+        let peers = self.peers.as_ref().filter(|_| !metadata.kv_holders.is_empty());
+        peers.map(|peers| peers.note(&metadata.kv_holders))
     }
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
@@ -125,7 +129,8 @@ impl Rank {
             request.first_choice,
             &[],
         );
-        let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), ..ask });
+        let kv_hint = self.note_holders(metadata);
+        let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), kv_hint, ..ask });
         let mut answer = asked.await.map_err(failure)?;
         let mut prefilled = PrefillResult { handover: None, cached_tokens: 0, first: None };
         while let Some(mut delta) = answer.next().await.map_err(failure)? {

@@ -17,6 +17,7 @@ use stator_protos::name::BlockName;
 use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
 
 /// A prompt that makes the fake engine fail in its next step.

@@ -25,7 +25,7 @@ pub struct Ask {
     /// Trace that the request belongs to.
     pub trace: Option<Trace>,
     /// Number by which the agent's KV tiers know where else KV of the prompt may be, for engines that
-    /// ask them for blocks. Told with [`Hand::Whole`].
+    /// ask them for blocks. Told to an engine that computes the prompt by what it has itself.
     pub kv_hint: Option<u64>,
     /// This engine's share of the request.
     pub hand: Hand,

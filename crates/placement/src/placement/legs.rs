@@ -10,7 +10,6 @@ use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, PlacementRequest, Reason};
 use crate::mode::Mode;
 use crate::random::Random;
-use crate::reuse::Holders;
 use crate::sessions::Affinity;
 use crate::split::{Split, SplitReason, UncachedThreshold};
 use crate::tracker::{BookingId, Footprint};
@@ -214,6 +213,7 @@ impl Placement {
         let Leg { worker, booking, overlap_blocks, cached_tokens, sources, holds_until } =
             self.leg(request, answers.slot, stage);
         let sources = prefill.map_or(sources, |leg| leg.sources);
+        let computes = pair.map_or(answers.slot, |pair| pair.prefill.slot);
         if let (Some(key), Some(settings)) = (request.session, &self.settings.sessions) {
             self.sessions.bind(key, worker, self.now, settings);
         }
@@ -225,11 +225,7 @@ impl Placement {
             overlap_blocks,
             cached_tokens,
             sources,
-            holders: if pair.is_none() {
-                self.holders(answers.slot, &sources)
-            } else {
-                Holders::new()
-            },
+            holders: self.holders(computes, &sources),
             holds_until,
             moved_blocks: pair
                 .map_or(0, |_| self.prompt_blocks(request).saturating_sub(overlap_blocks)),

@@ -199,8 +199,7 @@ impl Placement {
             weights,
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: self.prompt_blocks(request),
-            // Only the agent of a worker that answers, too, is told who lends.
-            lender: if stage == Stage::Whole { self.best_holder() } else { None },
+            lender: if stage.computes() { self.best_holder() } else { None },
             output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
             // Of what comes to other replicas nothing is heard: as much as is in flight from them.
             arrivals_per_s: self.learner.arrivals_per_s() * loads.everybody()

@@ -59,7 +59,14 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
             }
         }
         Hand::Canary => {}
-        Hand::Prefill(None) => body.raw("kv_transfer_params", nixl::PREFILL),
+        Hand::Prefill(None) => match ask.kv_hint {
+            Some(hint) => {
+                let mut told = nixl::prefill();
+                told[KV_HINT] = hint.into();
+                body.raw("kv_transfer_params", &told.to_string());
+            }
+            None => body.raw("kv_transfer_params", nixl::PREFILL),
+        },
         Hand::Prefill(Some(told)) | Hand::Decode(told) => {
             body.raw("kv_transfer_params", told.get());
         }
@@ -195,6 +202,9 @@ mod tests {
         for endpoint in [Endpoint::Generate, Endpoint::Completions] {
             assert_eq!(check(&hinted, endpoint)["kv_transfer_params"], json!({"stator_hint": 7}));
         }
+        let prefill = Ask { hand: Hand::Prefill(None), ..hinted.clone() };
+        let told = &check(&prefill, Endpoint::Generate)["kv_transfer_params"];
+        assert_eq!((&told["stator_hint"], &told["do_remote_decode"]), (&json!(7), &json!(true)));
         let canary = Ask { hand: Hand::Canary, ..hinted };
         assert_eq!(check(&canary, Endpoint::Generate).get("kv_transfer_params"), None);
     }

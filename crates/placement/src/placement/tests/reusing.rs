@@ -2,7 +2,7 @@
 
 use super::timing::{TAUGHT, teach};
 use super::*;
-use crate::constraint::{Label, Profile};
+use crate::constraint::{Label, Profile, Role};
 use crate::cost::CostModel;
 use crate::reuse::Holder;
 use stator_protos::load::{LoadCost, TierCosts};
@@ -85,6 +85,27 @@ fn a_prompt_is_fetched_where_its_holder_is_busy() {
     assert_eq!((second.overlap_blocks, second.cached_tokens), (0, 640));
     assert_eq!(second.holders[0], Holder { worker: rank(0), blocks: 40 });
     assert_eq!(placement.in_flight(second.worker).prefill_tokens, 0);
+}
+
+#[test]
+fn a_prompt_that_is_computed_for_another_worker_is_fetched_too() {
+    let prompt = sequence(0, 40);
+    let mut placement = in_mode(Mode::Kv, 4);
+    lend(&mut placement, 4);
+    // Worker 0 holds the prompt, worker 2 can have it at once, and worker 3 answers.
+    for (number, role) in [(1, Role::Prefill), (2, Role::Prefill), (3, Role::DecodeOnly)] {
+        let profile = Profile { role, lends: Some(Label(number)), ..Profile::default() };
+        assert!(placement.set_profile(rank(number), profile));
+    }
+    placement.apply(rank(0), LIFE, &on(Medium::Host, &prompt));
+    report(&mut placement, 1, TierCosts { peer: cost(1_000, 2_000), ..TierCosts::default() });
+    report(&mut placement, 2, TierCosts { peer: cost(1_000, 100), ..TierCosts::default() });
+    let asked = PlacementRequest { pinned: Some(rank(3)), ..request(&prompt) };
+    let decision = pick(&mut placement, &asked);
+    assert_eq!(decision.prefill.map(|leg| leg.worker), Some(rank(2)));
+    assert_eq!(decision.sources.to_string(), format!("40 blocks from worker {}", rank(0)));
+    assert_eq!(decision.holders[..], [Holder { worker: rank(0), blocks: 40 }]);
+    assert_eq!(placement.in_flight(rank(2)).prefill_tokens, 0);
 }
 
 #[test]
