@@ -14,9 +14,10 @@ import threading
 import time
 from collections import deque
 
-HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS, HINT = range(1, 11)
+HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS, HINT, HOLDERS = *range(1, 11), 13
 WELCOME, REFUSED, FOUND, READY, GRANT, DUP = range(65, 71)
 PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES, NAMES_BYTES = 2, 1024, 65536, 65536, 256
+HOLDERS_MAX, ADDRESS_BYTES = 4, 256
 # Longest waits: of a call, of a request for FOUND and for READY, and until the agent is tried again.
 CALL_S, FOUND_S, READY_S, RETRY_S = 0.002, 0.05, 2.0, 1.0
 # What a pulse counts.
@@ -185,15 +186,18 @@ class Link:
     def _ask(self, keys, told=None):
         """Asks for the leading blocks of a prompt, if there is an agent, and waits a little.
 
-        `told` are the parameters that the agent gave the engine with the prompt, if any.
+        `told` are the parameters that the agent or its sidecar gave the engine with the prompt, if any.
         """
         if not keys or not self.boot:
             return None
         ask = Ask(next(self.numbers), self.boot, keys[:ASK_KEYS_MAX])
         self.asks[ask.number], keys = ask, list(ask.places)
-        hint = told.get("stator_hint") if isinstance(told, dict) else None
+        told = told if isinstance(told, dict) else {}
+        hint, holders = told.get("stator_hint"), _holders(told.get("stator_holders"))
         if isinstance(hint, int) and 0 <= hint < 2**64:
             self._send(HINT, struct.pack("<Q", hint), ask.number)
+        elif holders:
+            self._send(HOLDERS, struct.pack("<I", len(holders)) + b"".join(holders), ask.number)
         for first in range(0, len(keys), KEYS_MAX):
             part = keys[first : first + KEYS_MAX]
             head = struct.pack("<4I", self.prefill_us, len(keys), first, len(part))
@@ -246,6 +250,18 @@ class Link:
         with self.lock:
             self.ended.set()
             self._leave()
+
+
+def _holders(told):
+    """Agents that lend a prompt's blocks, as HOLDERS has them; what is no agent is passed over."""
+    holders = []
+    for entry in told[:HOLDERS_MAX] if isinstance(told, list) else ():
+        match entry:
+            case [str(address), int(blocks)] if 0 < blocks < 2**32:
+                text = address.encode(errors="replace")
+                if 0 < len(text) <= ADDRESS_BYTES:
+                    holders.append(struct.pack("<II", blocks, len(text)) + text)
+    return holders
 
 
 def hello(role, rank, world, tokens, row_bytes, engine, form):

@@ -150,7 +150,13 @@ class NeverRaises(unittest.TestCase):
             manager.shutdown()
 
     def test_a_hint_is_said_before_its_request_and_garbage_never(self):
-        for told, heard in (({"stator_hint": 7}, [link.HINT, link.ASK]), (None, [link.ASK])):
+        lent = {"stator_holders": [["10.0.0.1:7010", 2], "no", ["h:1", 0]]}
+        for told, heard in (
+            ({"stator_hint": 7}, [link.HINT, link.ASK]),
+            (lent, [link.HOLDERS, link.ASK]),
+            ({"stator_holders": [["h:1", -1], [1, 1]]}, [link.ASK]),
+            (None, [link.ASK]),
+        ):
             agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
             manager = spec(agent.path).get_manager()
             asked, context, keys = request("r", 1)
@@ -158,9 +164,11 @@ class NeverRaises(unittest.TestCase):
             manager.arrive(asked)
             while manager.lookup(keys[0], context) == LookupResult.RETRY:
                 pass
-            self.assertEqual([kind for kind in agent.heard if kind in (link.HINT, link.ASK)], heard)
+            said = (link.HINT, link.HOLDERS, link.ASK)
+            self.assertEqual([kind for kind in agent.heard if kind in said], heard)
         for garbage in GARBAGE:
-            for told in (garbage, {"stator_hint": garbage}):
+            hints = ({"stator_hint": garbage}, {"stator_holders": garbage}, {"stator_holders": [garbage]})
+            for told in (garbage, *hints, {"stator_holders": [[garbage, garbage]]}):
                 manager = spec(Agent(self).path).get_manager()
                 asked.kv_transfer_params = told
                 manager.arrive(asked)

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use stator_kv::Block;
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
+use stator_kv::connector::wire::{EngineHint, NamedHolder};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
@@ -167,10 +168,19 @@ impl KvPeers {
         self.noted.note(holders.into())
     }
 
-    /// An engine names the leading blocks of a prompt whose holders were noted.
-    pub(crate) fn hint_noted(&self, note: u64, blocks: &[Block]) {
-        if let Some(holders) = self.noted.find(note) {
-            self.hint(&holders, blocks);
+    /// An engine names the leading blocks of a prompt, whose holders were noted or came with it.
+    pub(crate) fn hint_for_engine(&self, hint: EngineHint, blocks: &[Block]) {
+        match hint {
+            EngineHint::Noted(number) => {
+                if let Some(holders) = self.noted.find(number) {
+                    self.hint(&holders, blocks);
+                }
+            }
+            EngineHint::Holders(named) => {
+                let holder =
+                    |NamedHolder { address, blocks }| KvHolder { address, blocks: blocks as usize };
+                self.hint(&named.into_iter().map(holder).collect::<Vec<_>>(), blocks);
+            }
         }
     }
 }

@@ -75,9 +75,9 @@ impl TierService {
             Ok(cache)
         };
         let watched = board.clone();
-        let hints: Arc<HintTaker> = Arc::new(move |note, blocks| {
+        let hints: Arc<HintTaker> = Arc::new(move |hint, blocks| {
             if let Some(peers) = &hinted {
-                peers.hint_noted(note, blocks);
+                peers.hint_for_engine(hint, blocks);
             }
         });
         let connector = ConnectorSettings {

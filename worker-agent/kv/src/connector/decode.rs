@@ -2,11 +2,13 @@
 
 use super::wire::{
     ASK_KEYS_MAX, AgentMessage, AskFrame, AskProgress, BlockTokens, CopyOrder, CopyOrderWay,
-    DeviceExport, DevicePages, ENGINE_BYTES_MAX, EngineKey, ExportedMemory, FILLED_BYTES,
-    FilledSlot, Hello, KEY_BYTES, KEYS_MAX, NAMESPACE_BYTES_MAX, PROTOCOL, RefusalCode,
-    ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
+    DeviceExport, DevicePages, ENGINE_BYTES_MAX, EngineHint, EngineKey, ExportedMemory,
+    FILLED_BYTES, FilledSlot, Hello, KEY_BYTES, KEYS_MAX, NAMESPACE_BYTES_MAX, NamedHolder,
+    PROTOCOL, RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome,
+    kind,
 };
 use crate::SlotId;
+use stator_protos::worker::{KV_HOLDER_ADDRESS_MAX_BYTES, KV_HOLDERS_MAX};
 
 /// Why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,7 +50,8 @@ impl ShimMessage {
         if header.flags != 0 {
             return Err(MessageError::Header);
         }
-        let of_request = matches!(header.kind, kind::ASK | kind::END | kind::HINT | kind::COPY);
+        let of_request =
+            matches!(header.kind, kind::ASK | kind::END | kind::HINT | kind::HOLDERS | kind::COPY);
         if !of_request && header.request != 0 {
             return Err(MessageError::Header);
         }
@@ -62,7 +65,13 @@ impl ShimMessage {
             kind::SHIM_PULSE => Self::Pulse(read_pulse(&mut body)?),
             kind::SHIM_BYE => Self::Bye,
             kind::TOKENS => Self::Tokens(read_tokens(&mut body)?),
-            kind::HINT => Self::Hint { request: header.request, hint: body.u64()? },
+            kind::HINT => {
+                Self::Hint { request: header.request, hint: EngineHint::Noted(body.u64()?) }
+            }
+            kind::HOLDERS => {
+                let holders = read_holders(&mut body)?;
+                Self::Hint { request: header.request, hint: EngineHint::Holders(holders) }
+            }
             kind::EXPORT => Self::Export(Box::new(read_export(&mut body)?)),
             kind::COPY => Self::Copy(read_order(header.request, &mut body)?),
             kind => return Err(MessageError::Type(kind)),
@@ -187,6 +196,20 @@ fn read_tokens(body: &mut Body<'_>) -> Result<TokensFrame, MessageError> {
     };
     let blocks = (0..count).map(read).collect::<Result<_, _>>()?;
     Ok(TokensFrame { lora, salt, blocks })
+}
+
+fn read_holders(body: &mut Body<'_>) -> Result<Vec<NamedHolder>, MessageError> {
+    let count = body.count("holders", KV_HOLDERS_MAX)?;
+    let read = |_| {
+        let blocks = body.u32()?;
+        let length = body.count("address length", KV_HOLDER_ADDRESS_MAX_BYTES)?;
+        let address = body.text(length)?;
+        match blocks > 0 && !address.is_empty() {
+            true => Ok(NamedHolder { address, blocks }),
+            false => Err(MessageError::Value("holder")),
+        }
+    };
+    (0..count).map(read).collect()
 }
 
 fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, MessageError> {

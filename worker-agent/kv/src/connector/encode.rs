@@ -2,8 +2,8 @@
 
 use super::wire::{
     AgentMessage, AskFrame, AskProgress, BlockTokens, CopyOrder, CopyOrderWay, DeviceExport,
-    EngineKey, ExportedMemory, FilledSlot, HEADER_BYTES, Hello, PROTOCOL, RefusalCode, ShimMessage,
-    ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
+    EngineHint, EngineKey, ExportedMemory, FilledSlot, HEADER_BYTES, Hello, NamedHolder, PROTOCOL,
+    RefusalCode, ShimMessage, ShimPulse, ShimRole, TEXT_BYTES_MAX, TokensFrame, Welcome, kind,
 };
 use crate::SlotId;
 
@@ -22,7 +22,12 @@ impl ShimMessage {
             Self::Pulse(pulse) => encode_pulse(pulse),
             Self::Bye => Packet::new(kind::SHIM_BYE, 0).end(),
             Self::Tokens(tokens) => encode_tokens(tokens),
-            Self::Hint { request, hint } => Packet::new(kind::HINT, *request).u64(*hint).end(),
+            Self::Hint { request, hint: EngineHint::Noted(number) } => {
+                Packet::new(kind::HINT, *request).u64(*number).end()
+            }
+            Self::Hint { request, hint: EngineHint::Holders(holders) } => {
+                encode_holders(*request, holders)
+            }
             Self::Export(export) => encode_export(export),
             Self::Copy(order) => encode_order(order),
         }
@@ -98,6 +103,14 @@ fn encode_tokens(frame: &TokensFrame) -> Vec<u8> {
         block.tokens.iter().fold(packet, |packet, token| packet.u32(*token))
     };
     blocks.iter().fold(packet, add).end()
+}
+
+fn encode_holders(request: u64, holders: &[NamedHolder]) -> Vec<u8> {
+    let packet = Packet::new(kind::HOLDERS, request).u32(holders.len() as u32);
+    let add = |packet: Packet, NamedHolder { address, blocks }: &NamedHolder| {
+        packet.u32(*blocks).u32(address.len() as u32).bytes(address.as_bytes())
+    };
+    holders.iter().fold(packet, add).end()
 }
 
 fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {

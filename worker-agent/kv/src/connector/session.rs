@@ -6,7 +6,8 @@ use super::outbox::EngineOutbox;
 use super::presence::Presence;
 use super::settings::HintTaker;
 use super::wire::{
-    AgentMessage, AskFrame, AskProgress, FilledSlot, Hello, ShimMessage, ShimPulse, TokensFrame,
+    AgentMessage, AskFrame, AskProgress, EngineHint, FilledSlot, Hello, ShimMessage, ShimPulse,
+    TokensFrame,
 };
 use super::words::ToldWords;
 use crate::Block;
@@ -62,7 +63,7 @@ pub(super) struct EngineView {
     prefill: Duration,
     asking: Option<PartialAsk>,
     /// A request that was given a hint, and the hint.
-    hinted: Option<(u64, u64)>,
+    hinted: Option<(u64, EngineHint)>,
     open: FxHashSet<u64>,
 }
 

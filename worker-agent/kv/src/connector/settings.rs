@@ -1,7 +1,7 @@
 //! Settings of the server that engines connect to, and its report.
 
 use super::copier::DeviceCopier;
-use super::wire::ShimPulse;
+use super::wire::{EngineHint, ShimPulse};
 use crate::cache::TieredCache;
 use crate::{Block, BlockForm};
 use std::fmt;
@@ -40,7 +40,7 @@ pub type EngineWatch = dyn Fn(EngineChange) + Send + Sync;
 
 /// Takes note of where else the leading blocks of a request may be: a hint that an engine was given
 /// with it, and the blocks.
-pub type HintTaker = dyn Fn(u64, &[Block]) + Send + Sync;
+pub type HintTaker = dyn Fn(EngineHint, &[Block]) + Send + Sync;
 
 /// Settings of the server that engines connect to.
 pub struct ConnectorSettings {

@@ -60,10 +60,13 @@
 //! | 9 | TOKENS | see below |
 //! | 10 | HINT | `hint` u64 |
 //! | 11, 12 | EXPORT, COPY | see [`device`] |
+//! | 13 | HOLDERS | `count` u32, `count` x (`blocks` u32, `length` u32, `length` bytes of UTF-8) |
 //!
 //! - HINT: comes before the ASK of its request, if the engine was given a hint with the request
 //!   (`stator_hint` of `kv_transfer_params`): the agent knows by this number where else blocks of
 //!   the request may be.
+//! - HOLDERS: instead of HINT, where the engine was given addresses of other agents (`stator_holders`
+//!   of `kv_transfer_params`), each with the number of the request's leading blocks that it lends.
 //! - ASK: keys of a request from its first block on. `total` is the number of keys of the request,
 //!   at most [`ASK_KEYS_MAX`]; `first` is how many came in frames before. Frames of a request
 //!   follow one another with no other ASK between; FOUND answers the last. `prefill_us` is the
@@ -153,6 +156,8 @@ pub mod device;
 
 use crate::SlotId;
 pub use device::{CopyOrder, CopyOrderWay, DeviceExport, DevicePages, ExportedMemory};
+#[cfg(doc)]
+use stator_protos::worker::KV_HOLDER_ADDRESS_MAX_BYTES;
 
 /// Version of the protocol.
 pub const PROTOCOL: u32 = 2;
@@ -190,6 +195,7 @@ pub(super) mod kind {
     pub(crate) const HINT: u16 = 10;
     pub(crate) const EXPORT: u16 = 11;
     pub(crate) const COPY: u16 = 12;
+    pub(crate) const HOLDERS: u16 = 13;
     pub(crate) const WELCOME: u16 = 65;
     pub(crate) const REFUSED: u16 = 66;
     pub(crate) const FOUND: u16 = 67;
@@ -237,13 +243,31 @@ pub enum ShimMessage {
     Hint {
         /// Number of the request.
         request: u64,
-        /// The hint, as the agent gave it.
-        hint: u64,
+        /// The hint.
+        hint: EngineHint,
     },
     /// A worker's device memory, from which the agent may copy.
     Export(Box<DeviceExport>),
     /// Pages that the agent is to copy.
     Copy(CopyOrder),
+}
+
+/// A word on where else blocks of a request may be, as the engine was given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineHint {
+    /// The number under which the agent noted it.
+    Noted(u64),
+    /// Agents that lend blocks.
+    Holders(Vec<NamedHolder>),
+}
+
+/// An agent that lends the leading blocks of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedHolder {
+    /// `host:port` where it lends them, 1 to [`KV_HOLDER_ADDRESS_MAX_BYTES`] bytes.
+    pub address: String,
+    /// Number of the blocks.
+    pub blocks: u32,
 }
 
 /// The process that connects, and the form of its KV.

@@ -75,14 +75,17 @@ fn a_worker_gets_the_arena_and_nothing_else() {
 fn a_hint_is_passed_on_with_the_blocks_of_its_request_alone() {
     let agent = Agent::new(8);
     let mut shim = agent.shim("a");
-    shim.wire.send(&ShimMessage::Hint { request: 1, hint: 70 });
+    let holders = vec![NamedHolder { address: "10.0.0.1:7010".into(), blocks: 2 }];
+    let [first, forgotten] = [70, 71].map(EngineHint::Noted);
+    let last = EngineHint::Holders(holders);
+    shim.wire.send(&ShimMessage::Hint { request: 1, hint: first.clone() });
     shim.ask(&[1, 2, 3]);
     shim.ask(&[1, 2]);
     // The hint for a request that asks for nothing is forgotten with the next one.
-    shim.wire.send(&ShimMessage::Hint { request: 3, hint: 71 });
-    shim.wire.send(&ShimMessage::Hint { request: 3, hint: 72 });
+    shim.wire.send(&ShimMessage::Hint { request: 3, hint: forgotten });
+    shim.wire.send(&ShimMessage::Hint { request: 3, hint: last.clone() });
     shim.ask(&[4]);
-    assert_eq!(*agent.hinted.lock(), [(70, 3), (72, 1)]);
+    assert_eq!(*agent.hinted.lock(), [(first, 3), (last, 1)]);
 }
 
 /// Whether a scheduler that sends this is disconnected.

@@ -51,7 +51,7 @@ pub(super) struct Agent {
     pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) server: Option<ConnectorServer>,
     /// Hints that were passed on, each with the number of blocks.
-    pub(super) hinted: Arc<Mutex<Vec<(u64, usize)>>>,
+    pub(super) hinted: Arc<Mutex<Vec<(EngineHint, usize)>>>,
     /// What copies for workers, from the next start on.
     pub(super) copier: Option<Arc<dyn DeviceCopier>>,
 }

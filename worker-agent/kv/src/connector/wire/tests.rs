@@ -66,8 +66,13 @@ fn requests_have_these_bytes() {
         &format!("0200 0000 34000000 0700000000000000 2c010000 03000000 02000000 01000000 {key_5}"),
     );
     check_shim(
-        ShimMessage::Hint { request: 7, hint: 0x0102 },
+        ShimMessage::Hint { request: 7, hint: EngineHint::Noted(0x0102) },
         "0a00 0000 08000000 0700000000000000 0201000000000000",
+    );
+    let holders = vec![NamedHolder { address: "h:1".into(), blocks: 40 }];
+    check_shim(
+        ShimMessage::Hint { request: 7, hint: EngineHint::Holders(holders) },
+        "0d00 0000 0f000000 0700000000000000 01000000 28000000 03000000 683a31",
     );
     check_shim(ShimMessage::End { request: 7 }, "0300 0000 00000000 0700000000000000");
     let filled = vec![FilledSlot { key: key(5), slot: SlotId(9), depth: 4 }];
@@ -284,6 +289,17 @@ fn what_breaks_a_rule_is_refused() {
     assert_eq!(tokens(0, 1), MessageError::Value("count or block tokens"));
     assert_eq!(tokens(1, 0), MessageError::Value("count or block tokens"));
     assert_eq!(tokens(2, 1), MessageError::Short);
+    let lent = |address: &str, blocks| {
+        let holder = NamedHolder { address: address.into(), blocks };
+        let hint = EngineHint::Holders(vec![holder; 1 + usize::from(blocks > 9) * 4]);
+        refusal(ShimMessage::Hint { request: 1, hint }, |_| ())
+    };
+    for (address, blocks) in [("", 1), ("h:1", 0)] {
+        assert_eq!(lent(address, blocks), MessageError::Value("holder"));
+    }
+    let limit = |what, count, limit| MessageError::TooMany { what, count, limit };
+    assert_eq!(lent("h:1", 10), limit("holders", 5, 4));
+    assert_eq!(lent(&"x".repeat(257), 1), limit("address length", 257, 256));
     let newer = |packet: &mut Vec<u8>| packet[16] = 3;
     assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(3));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
