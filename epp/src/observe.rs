@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Span;
+use tracing::field::{Empty, display};
 
 /// Names of the profiles whose picks help another endpoint.
 const HELPERS: [&str; 2] = ["prefill", "encode"];
@@ -143,6 +144,8 @@ impl Observe {
             target: trace::TARGET, "gateway.request", otel.kind = "server",
             gen_ai.request.model = labels.model,
             gen_ai.request.id = request.id,
+            stator.prefix = Empty,
+            stator.kv_holders = Empty,
         );
         let parent = head.header(header::TRACEPARENT).filter(|_| !span.is_disabled());
         let parent =
@@ -231,10 +234,18 @@ impl Observe {
     pub(crate) fn routed(&self, record: &RequestRecord, decision: &Decision) {
         let took = record.started.elapsed();
         self.0.metrics.process.request_processed(took);
-        if let Some(endpoint) = decision.targets.first() {
-            let cached_tokens = decision.cached_tokens;
-            tracing::debug!(pool = self.0.pool, endpoint = %endpoint.address, cached_tokens, ?took, "picked");
+        let Some(endpoint) = decision.targets.first() else { return };
+        let Decision { cached_tokens, sources: prefix, .. } = decision;
+        let holders = decision.headers.iter().find(|(name, _)| *name == header::KV_HOLDERS);
+        let kv_holders = holders.map(|(_, text)| text.as_str());
+        if !record.span.is_disabled() {
+            record.span.record("stator.prefix", display(prefix));
+            record.span.record("stator.kv_holders", kv_holders);
         }
+        tracing::debug!(
+            pool = self.0.pool, endpoint = %endpoint.address, cached_tokens, %prefix, kv_holders, ?took,
+            "picked"
+        );
     }
 
     /// The request is answered without an endpoint; `record` if it was read.

@@ -61,6 +61,10 @@ pub const SCORES: &str = "x-gateway-destination-endpoint-scores";
 /// Why a request was dropped, on the answer that refuses it.
 pub const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 
+/// Agents that lend the leading blocks of a request's prompt, for the engine that computes the prompt:
+/// see [`crate::holders`]. Set by an endpoint picker, read beside the engine.
+pub const KV_HOLDERS: &str = "x-stator-kv-holders";
+
 /// Prefix of the names of our own headers. A client's copy of one never reaches a worker.
 pub const OWN_PREFIX: &str = "x-stator-";
 

@@ -8,6 +8,7 @@ pub mod discovery;
 pub mod duration;
 pub mod hash;
 pub mod header;
+pub mod holders;
 pub mod kv_event;
 pub mod load;
 pub mod logprobs;

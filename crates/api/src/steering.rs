@@ -18,6 +18,7 @@ use memchr::memmem;
 use stator_placement::{Constraint, InvalidWeights, Label, Needs, PickError, Weights};
 use stator_protos::duration;
 use stator_protos::header::{LABELS, SESSION, SLO_TTFT, TTL};
+use stator_protos::worker::KvHolder;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct Steering {
     pub objective: Option<Duration>,
     /// The workers that it names.
     pub pins: Pins,
+    /// Agents that a picker names as lenders of the prompt's KV.
+    pub holders: Vec<KvHolder>,
 }
 
 /// The steering headers, as they are written.

@@ -2,7 +2,7 @@
 
 use crate::Endpoint;
 use crate::plugin::RouteError;
-use stator_placement::{PickError, Time};
+use stator_placement::{PickError, PrefixSources, Time};
 use stator_protos::WorkerRank;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,12 +38,26 @@ pub struct Decision {
     pub response_headers: Vec<(&'static str, String)>,
     /// Tokens of the prompt that count as cached at the endpoint.
     pub cached_tokens: u64,
+    /// Sources of the prompt's leading blocks at the endpoint that computes the prompt; nothing where
+    /// no plug-in asks for cached blocks.
+    pub sources: PrefixSources,
     /// Scores of the answering profile's candidates, if wanted.
     pub scores: Vec<(SocketAddr, f64)>,
     /// Endpoints that count as holding the prompt, each with the end of that prediction. If
     /// [`crate::Prompt`] has overlaps, the caller passes them to
     /// [`Prefixes::predict`](crate::Prefixes::predict) after the decision.
     pub holders: Vec<(WorkerRank, Time)>,
+}
+
+/// Name of the profile whose endpoint computes the prompt, where another answers.
+const PREFILL: &str = "prefill";
+
+impl Decision {
+    /// The endpoint that computes the prompt.
+    pub(crate) fn computes(&self) -> Option<&Arc<Endpoint>> {
+        let apart = self.others.iter().find(|(profile, _)| profile == PREFILL);
+        apart.map(|(_, endpoint)| endpoint).or_else(|| self.targets.first())
+    }
 }
 
 /// Reason for which a request was not placed. One variant per answer a client gets.

@@ -33,6 +33,8 @@ pub struct Equipment {
     pub worker: Option<WorkerRank>,
     /// Labels, location and adapters that the agent tells of.
     pub profile: Profile,
+    /// Address at which the agent lends KV, if it does.
+    pub lends_at: Option<Arc<str>>,
 }
 
 /// LoRA adapters of an engine.

@@ -11,7 +11,8 @@ use crate::slot::{EndpointSlot, Slots};
 use crate::tickets::{FlowKey, RequestTicket, Reservation, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, PrefixMatch, Request, Time};
 use stator_placement::{
-    PickError, Placement, PlacementRequest, PlacementSettings, PlacementStats, Survey, Worker,
+    PickError, Placement, PlacementRequest, PlacementSettings, PlacementStats, PrefixSources,
+    Survey, Worker,
 };
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
@@ -180,6 +181,7 @@ impl Scheduler {
         let Some(slot) = self.slots.get_mut(rank) else { return };
         (slot.load.lora, slot.load.cache) = (equipment.lora, equipment.cache);
         (slot.agent_worker, slot.told) = (equipment.worker, equipment.profile);
+        slot.lends_at = equipment.lends_at;
         let worker = worker(slot);
         self.placement.worker_up(worker);
         self.describe(rank);
@@ -253,7 +255,7 @@ impl Scheduler {
         }
         let mut decision = self.decision(ticket, &routing);
         (decision.scores, decision.response_headers) = (scores, response_headers);
-        decision.holders = self.book(request, &decision, call);
+        self.book(request, &mut decision, call);
         Ok(decision)
     }
 
@@ -355,26 +357,23 @@ impl Scheduler {
             port: routing.port,
             headers: routing.headers.clone(),
             cached_tokens: routing.cached_tokens(),
+            sources: PrefixSources::default(),
             response_headers: Vec::new(),
             scores: Vec::new(),
             holders: Vec::new(),
         }
     }
 
-    /// Books the request at the endpoint that answers and at those that help. Returns those of them
-    /// that count as holding the prompt.
-    fn book(
-        &mut self,
-        request: &Request<'_>,
-        decision: &Decision,
-        call: Call,
-    ) -> Vec<(WorkerRank, Time)> {
+    /// Books the request at the endpoint that answers and at those that help. Notes those of them that
+    /// count as holding the prompt, and where the one that computes the prompt gets it from.
+    fn book(&mut self, request: &Request<'_>, decision: &mut Decision, call: Call) {
+        let computes = decision.computes().map(|endpoint| endpoint.worker);
+        let computes = computes.filter(|_| self.program.uses_kv);
         let mut placed = placement_request(request);
         let uncached = u64::from(placed.prompt_tokens).saturating_sub(decision.cached_tokens);
         self.prompt_tokens += (uncached as f64 - self.prompt_tokens) * PROMPT_SHARE;
         let (output, flow) = (request.expected_output_tokens, FlowKey::of(request));
-        let (mut reservations, mut holders) =
-            (Vec::with_capacity(1 + decision.others.len()), Vec::new());
+        let mut reservations = Vec::with_capacity(1 + decision.others.len());
         // Fallbacks get no place: the data plane tries them only where the first one fails.
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
@@ -388,7 +387,11 @@ impl Scheduler {
                     slot.unsettled.push(call.now.after(self.settle), decision.ticket);
                 }
                 reservations.push(Reservation { rank, epoch: slot.epoch, booking: booked.booking });
-                holders.extend(booked.holds_until.map(|until| (rank, until)));
+                decision.holders.extend(booked.holds_until.map(|until| (rank, until)));
+                if computes == Some(rank) {
+                    decision.sources = booked.sources;
+                    decision.headers.extend(self.slots.lenders(&booked.holders));
+                }
             }
         }
         let streams = request.stream;
@@ -400,7 +403,6 @@ impl Scheduler {
             output_tokens: output,
         };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
-        holders
     }
 
     /// Ends the unwatched requests of an endpoint that were sent long enough before `reported`
@@ -471,6 +473,10 @@ fn worker(slot: &EndpointSlot) -> Worker {
 #[cfg(test)]
 #[path = "scheduler_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "lenders_tests.rs"]
+mod lenders_tests;
 
 #[cfg(test)]
 #[path = "needs_tests.rs"]

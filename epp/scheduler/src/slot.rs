@@ -10,9 +10,10 @@ use crate::{
     ScheduleError, Subset, TierWeights,
 };
 use rustc_hash::FxHashMap;
-use stator_placement::{Adapter, Label, PickError, Profile, Role, Survey};
+use stator_placement::{Adapter, Holder, Label, PickError, Profile, Role, Survey};
+use stator_protos::header::KV_HOLDERS;
 use stator_protos::kv_event::Medium;
-use stator_protos::{Generation, WorkerRank};
+use stator_protos::{Generation, WorkerRank, holders};
 use std::collections::hash_map::Entry;
 use std::mem::take;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) struct EndpointSlot {
     pub agent_worker: Option<WorkerRank>,
     /// The labels and adapters that its agent or engine reports, for requests that need some.
     pub told: Profile,
+    /// Address at which its agent lends KV.
+    pub lends_at: Option<Arc<str>>,
     /// Load in flight from this replica.
     pub own: InFlight,
     /// Load in flight from this replica by flow; flows with nothing in flight are absent.
@@ -59,6 +62,7 @@ impl EndpointSlot {
             load: EngineLoad::default(),
             agent_worker: None,
             told: Profile::default(),
+            lends_at: None,
             own: InFlight::default(),
             flows: FxHashMap::default(),
             reported_requests: 0,
@@ -123,7 +127,10 @@ impl EndpointSlot {
         let running = lora.map(|lora| lora.running.as_slice()).unwrap_or_default();
         let adapters = running.iter().map(|name| Adapter::new(name)).collect();
         let (max_adapters, fixed_adapters) = (0, false);
-        self.told = Profile { adapters, max_adapters, fixed_adapters, ..take(&mut self.told) };
+        // A page says nothing of an agent: the one that lent KV is heard no more.
+        let (lends, told) = (None, take(&mut self.told));
+        self.told = Profile { adapters, max_adapters, fixed_adapters, lends, ..told };
+        self.lends_at = None;
     }
 
     /// Properties that requests may need of the endpoint. Its role is not among them: the profiles
@@ -266,6 +273,14 @@ impl Slots {
         let slot = self.of(reservation)?;
         slot.releases(flow, tokens);
         Some(slot)
+    }
+
+    /// The header that names the agents which lend a prompt; `None` if nobody does.
+    pub(crate) fn lenders(&self, holders: &[Holder]) -> Option<(&'static str, String)> {
+        let known = holders.iter().filter_map(|holder| {
+            Some((self.get(holder.worker)?.lends_at.as_deref()?, holder.blocks))
+        });
+        holders::written(known).map(|text| (KV_HOLDERS, text))
     }
 
     /// The slot in which a reservation was made, if it is still there.

@@ -386,6 +386,7 @@ fn equipment(record: &ProfileRecord, worker: &Worker, block_size: u32) -> Equipm
         cache: (worker.total_blocks > 0).then_some(cache),
         worker: Some(worker.worker),
         profile: profile(record),
+        lends_at: record.kv_transfer.as_deref().map(Arc::from),
     }
 }
 

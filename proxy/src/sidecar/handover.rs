@@ -70,8 +70,7 @@ impl Handover {
     ) -> Result<Answer<'a>, ApiError> {
         let supplies = self.supplies(request).await;
         if request.prefiller.is_none() && supplies.is_empty() {
-            let leg = self.engines.send(request.engine, request.head, request.body).await?;
-            return Ok(Answer::plain(leg, "engine"));
+            return Ok(Answer::plain(self.near(request, &supplies).await?, "engine"));
         }
         let unusable = match self.hand_over(request, &supplies).await {
             Ok(answer) => return Ok(answer),
@@ -119,6 +118,16 @@ impl Handover {
         self.engines.send(request.engine, &head, &body).await
     }
 
+    /// Lets the engine beside this proxy compute the prompt, told of the agents that lend it.
+    async fn near(&self, request: &Request<'_>, supplies: &Supplies) -> Result<Leg, LegError> {
+        let object = Object::parse(request.body).ok().filter(|_| !supplies.holders.is_empty());
+        let Some(body) = object.map(|object| Bytes::from(supplies.alone(&object))) else {
+            return self.engines.send(request.engine, request.head, request.body).await;
+        };
+        let head = headers::for_body(request.head, &body);
+        self.engines.send(request.engine, &head, &body).await
+    }
+
     /// Supplies of third engines for the engine that computes the prompt.
     async fn supplies(&self, request: &Request<'_>) -> Supplies {
         // What it has already it need not pull.
@@ -132,7 +141,9 @@ impl Handover {
             Some(encoders) => encoders.encode(request).await,
             None => None,
         };
-        Supplies { source, media }
+        let told = |(holder, blocks): &(Target, u32)| (holder.to_string(), *blocks);
+        let holders = request.holders.iter().map(told).collect();
+        Supplies { source, media, holders }
     }
 
     async fn hand_over<'a>(

@@ -21,6 +21,8 @@ mod deadline;
 mod decoding;
 mod encode;
 pub(crate) mod handover;
+#[cfg(test)]
+mod holder_tests;
 mod known_ranks;
 mod llmd;
 pub(crate) mod media;

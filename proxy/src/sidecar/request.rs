@@ -19,6 +19,8 @@ pub(crate) struct Request<'a> {
     pub encoders: &'a [Target],
     /// The engine that KV is to be pulled from.
     pub source: Option<&'a Target>,
+    /// Agents that lend KV of its beginning to the engine that computes its prompt.
+    pub holders: &'a [(Target, u32)],
 }
 
 impl Request<'_> {

@@ -3,6 +3,8 @@
 use crate::upstream::target::{NoTarget, Target};
 use http::HeaderMap;
 use stator_api::openai::ApiError;
+use stator_protos::header::KV_HOLDERS;
+use stator_protos::holders;
 
 /// Engines that may compute the prompt, the best first.
 const PREFILLERS: &str = "x-prefiller-host-port";
@@ -21,6 +23,8 @@ pub(crate) struct Routing {
     pub encoders: Vec<Target>,
     /// The engine that has KV of the prompt's beginning.
     pub source: Option<Target>,
+    /// Agents that lend KV of the prompt's beginning, the best first, with the blocks of each.
+    pub holders: Vec<(Target, u32)>,
     /// The rank that is to answer.
     pub rank: Option<Target>,
 }
@@ -37,9 +41,19 @@ impl Routing {
             prefillers: targets(headers, PREFILLERS)?,
             encoders: parts(headers, ENCODERS).into_iter().flatten().collect(),
             source: parts(headers, SOURCE).into_iter().next().and_then(Result::ok),
+            holders: holders_of(headers),
             rank: targets(headers, RANK)?.into_iter().next(),
         })
     }
+}
+
+/// The agents that lend, of which those at no address are passed over.
+fn holders_of(headers: &HeaderMap) -> Vec<(Target, u32)> {
+    let Some(text) = headers.get(KV_HOLDERS).and_then(|value| value.to_str().ok()) else {
+        return Vec::new();
+    };
+    let holders = holders::read(text).into_iter();
+    holders.filter_map(|holder| Some((holder.address.parse().ok()?, holder.blocks))).collect()
 }
 
 /// All targets of a header.
@@ -90,6 +104,14 @@ mod tests {
             Ok("10.0.0.1:1 [fd00::1]:2 h:3".to_owned())
         );
         assert_eq!(read(&["10.0.0.1:1/path"]), Err(400));
+    }
+
+    #[test]
+    fn agents_that_lend_are_a_list_with_blocks() {
+        let text = "10.0.0.1:7010;blocks=40, nonsense;blocks=1, [fd00::1]:7010;blocks=8, h:1";
+        let routing = Routing::read(&headers(&[(KV_HOLDERS, text)])).expect("it is read");
+        let found = routing.holders.iter().map(|(target, blocks)| format!("{target} {blocks}"));
+        assert_eq!(found.collect::<Vec<_>>(), ["10.0.0.1:7010 40", "[fd00::1]:7010 8"]);
     }
 
     #[test]

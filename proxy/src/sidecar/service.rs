@@ -28,6 +28,8 @@ use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
 use stator_body::{Api, FormError, FormScreen};
+use stator_handover::Connector;
+use stator_protos::header::KV_HOLDERS;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Instant;
@@ -177,9 +179,10 @@ impl Sidecar {
                     prefiller: help.prefiller.as_ref(),
                     encoders: &help.encoders,
                     source: help.source.as_ref(),
+                    holders: &help.holders,
                 };
                 // A chat that is decoded in chunks comes here too, and hands nothing over.
-                if !help.is_empty() {
+                if help.hands_over() {
                     trace::hands_over(self.handover.settings.connector, request.prefiller);
                 }
                 self.disaggregate(exchange, &request, started).await
@@ -197,7 +200,7 @@ impl Sidecar {
         let engine = self.engine(rank, routing.rank.as_ref())?;
         let api = Api::find(exchange.method(), exchange.path());
         let api = api.filter(|api| stator_handover::is_prefillable(*api));
-        let (encoders, source) = self.suppliers(exchange, api.is_some(), &routing);
+        let (encoders, source, holders) = self.suppliers(exchange, api.is_some(), &routing);
         // An upload may be large, and no other engine can help with it: it is streamed and not held.
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
@@ -212,7 +215,7 @@ impl Sidecar {
             Some(api) => {
                 let prefiller = self.prefiller(routing.prefillers)?;
                 self.check_alone(prefiller.as_ref())?;
-                let help = Help { api, prefiller, encoders, source };
+                let help = Help { api, prefiller, encoders, source, holders };
                 (!help.is_empty() || self.chunks_requests(exchange)).then(|| Box::new(help))
             }
             None => None,
@@ -291,21 +294,29 @@ impl Sidecar {
         Err(ApiError::new(unavailable, "server_error", message).with_code("needs_prefill"))
     }
 
-    /// The engines that may encode media, and the one that KV may be pulled from. Those that may
-    /// not are passed over: the request only costs more without them.
+    /// The engines that may encode media, the one that KV may be pulled from, and the agents that may
+    /// lend KV. Those that may not are passed over: the request only costs more without them.
     fn suppliers(
         &self,
         exchange: &Exchange,
         has_prompt: bool,
         routing: &Routing,
-    ) -> (Vec<Target>, Option<Target>) {
+    ) -> (Vec<Target>, Option<Target>, Vec<(Target, u32)>) {
         let Handover { settings, encoders, .. } = &self.handover;
         let allows = |target: &&Target| has_prompt && settings.allow.allows(target);
         let encoded = encoders.is_some();
         let encoders = routing.encoders.iter().filter(|target| encoded && allows(target));
         let encoders: Vec<Target> = encoders.cloned().collect();
         let source = routing.source.as_ref().filter(|target| settings.pulls && allows(target));
-        let used = [(ENCODERS, !encoders.is_empty()), (SOURCE, source.is_some())];
+        // SGLang looks its prompts up in the agent's tiers by itself, and takes no word for it.
+        let heeds = settings.connector != Connector::Sglang;
+        let holders = routing.holders.iter().filter(|(target, _)| heeds && allows(&target));
+        let holders: Vec<_> = holders.cloned().collect();
+        let used = [
+            (ENCODERS, !encoders.is_empty()),
+            (SOURCE, source.is_some()),
+            (KV_HOLDERS, !holders.is_empty()),
+        ];
         for (header, used) in used {
             if !used && exchange.request().headers.contains_key(header) {
                 let request_id = exchange.request_id();
@@ -313,7 +324,7 @@ impl Sidecar {
                 self.metrics.headers_unused.get_or_create(&Header { header }).inc();
             }
         }
-        (encoders, source.cloned())
+        (encoders, source.cloned(), holders)
     }
 
     async fn health(&self, exchange: &mut Exchange) {
@@ -433,11 +444,18 @@ struct Help {
     encoders: Vec<Target>,
     /// Has KV of its prompt's beginning.
     source: Option<Target>,
+    /// Lend KV of its prompt's beginning.
+    holders: Vec<(Target, u32)>,
 }
 
 impl Help {
+    /// Whether other engines do a part of the request.
+    fn hands_over(&self) -> bool {
+        self.prefiller.is_some() || !self.encoders.is_empty() || self.source.is_some()
+    }
+
     fn is_empty(&self) -> bool {
-        self.prefiller.is_none() && self.encoders.is_empty() && self.source.is_none()
+        !self.hands_over() && self.holders.is_empty()
     }
 }
 

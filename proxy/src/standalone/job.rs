@@ -22,7 +22,8 @@ use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Promp
 use stator_model::Model;
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
-use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID};
+use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID, KV_HOLDERS};
+use stator_protos::holders;
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
 use std::sync::Arc;
@@ -140,6 +141,8 @@ fn plan(
     let exchange = client.exchange;
     let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let said = SteeringHeaders::of(|name| exchange.header(name));
+    // Who may choose the worker may say where its agent reads KV.
+    let lenders = exchange.header(KV_HOLDERS).filter(|_| settings.pins);
     Ok(Plan {
         choices: options.n,
         sampling,
@@ -155,6 +158,7 @@ fn plan(
         session: said.session().or(affinity).map(|text| space.session(text)),
         steering: Steering {
             pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,
+            holders: holders::read(lenders.unwrap_or_default()),
             ..Steering::read(body, said, settings.priority_max)?
         },
     })

@@ -96,7 +96,11 @@ pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
         traceparent: plan.traceparent.clone().unwrap_or_default(),
         tracestate: plan.tracestate.clone().unwrap_or_default(),
         prefill: place.prefill_peer(),
-        kv_holders: place.holders().to_vec(),
+        // A picker in front knows of agents that this proxy does not.
+        kv_holders: match place.holders() {
+            [] => plan.steering.holders.clone(),
+            known => known.to_vec(),
+        },
         priority: plan.steering.priority,
         ..Submit::default()
     }

@@ -169,9 +169,9 @@ pub struct PlacementArgs {
 
     /// Let requests name their worker, in `x-stator-worker-id` as answers do, or in NVIDIA Dynamo's
     /// headers: `x-dynamo-worker-instance-id`, `x-dynamo-dp-rank`, `x-dynamo-prefill-instance-id`,
-    /// `x-dynamo-prefill-dp-rank` and their older names. No other worker gets the request then. Use
-    /// this only if all clients are trusted, such as a picker. Without it these headers have no
-    /// effect.
+    /// `x-dynamo-prefill-dp-rank` and their older names. No other worker gets the request then. A
+    /// picker's `x-stator-kv-holders` is heeded too. Use this only if all clients are trusted, such as
+    /// a picker. Without it these headers have no effect.
     #[arg(long, env = "STATOR_ROUTER_PINS")]
     pub router_pins: bool,
 

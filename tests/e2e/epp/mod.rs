@@ -8,6 +8,7 @@ mod disruption;
 mod endpoints;
 mod grpc;
 mod headers;
+mod holders;
 mod kube;
 mod metrics;
 mod refusals;

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const EXACT: &str = "stator_epp_tokenization_total{mode=\"exact\"}";
 const TEXT: &str = "stator_epp_tokenization_total{mode=\"text\"}";
 /// Blocks that the index was told of.
-const ADMITTED: &str = "llm_d_epp_kv_cache_index_admissions_total";
+pub(super) const ADMITTED: &str = "llm_d_epp_kv_cache_index_admissions_total";
 const BLOCK_SIZE: usize = 16;
 
 /// What an engine says of its blocks, at a port of its own.
@@ -61,7 +61,7 @@ impl Events {
 }
 
 /// An Envoy and a picker of the endpoints in a file.
-async fn gateway(file: &EndpointsFile, flags: &[&str]) -> Option<(Picker, Envoy)> {
+pub(super) async fn gateway(file: &EndpointsFile, flags: &[&str]) -> Option<(Picker, Envoy)> {
     let file = format!("--endpoints-file={}", file.path().display());
     let flags: Vec<_> = [&*file, "--secure-serving=false"].iter().chain(flags).copied().collect();
     let mut picker = Picker::start(&flags).await;

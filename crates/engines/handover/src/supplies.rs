@@ -11,6 +11,10 @@ pub const KV_PARAMETERS: &str = "kv_transfer_params";
 /// The member of requests and answers that carries a hand-over of encoded media.
 pub const EC_PARAMETERS: &str = "ec_transfer_params";
 
+/// The member of [`KV_PARAMETERS`] that names agents which lend KV. The module that an agent has its
+/// engine load reads it.
+const KV_LENDERS: &str = "stator_holders";
+
 /// An engine that KV is pulled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSource {
@@ -29,10 +33,13 @@ pub struct Supplies {
     pub source: Option<KvSource>,
     /// Locations of its encoded media, as JSON.
     pub media: Option<Vec<u8>>,
+    /// Agents that lend KV of the prompt's beginning, each an address and its leading blocks: the
+    /// engine's own agent is told of them.
+    pub holders: Vec<(String, u32)>,
 }
 
 impl Supplies {
-    /// Whether there are none.
+    /// Whether third engines supply nothing: agents may still lend.
     pub fn is_empty(&self) -> bool {
         self.source.is_none() && self.media.is_none()
     }
@@ -50,6 +57,9 @@ impl Supplies {
                 remote_host: source.host.clone(),
                 remote_port: source.port,
             });
+        }
+        if !self.holders.is_empty() {
+            parameters[KV_LENDERS] = json!(self.holders);
         }
         let edit = match parameters {
             Value::Null => edit,
@@ -82,7 +92,7 @@ mod tests {
         let source = KvSource { id: 7, host: "fd00::1".into(), port: 7777 };
         let told = json!({"kv_request_id": format!("{:032x}", 7), "remote_host": "fd00::1",
                           "remote_port": 7777});
-        let supplies = Supplies { source: Some(source), media: None };
+        let supplies = Supplies { source: Some(source), ..Supplies::default() };
         let alone = json!({"prompt": "a", "kv_transfer_params": {"remote_kv_source": told}});
         assert_eq!(check(&supplies, Value::Null), alone);
         let both = check(&supplies, json!({"remote_decoder": {"kv_request_id": "x"}}));
@@ -91,9 +101,21 @@ mod tests {
     }
 
     #[test]
+    fn agents_that_lend_stand_beside_what_else_is_handed_over() {
+        let holders = vec![("10.0.0.1:7010".to_owned(), 40), ("h:1".to_owned(), 8)];
+        let supplies = Supplies { holders, ..Supplies::default() };
+        let told = json!([["10.0.0.1:7010", 40], ["h:1", 8]]);
+        let alone = json!({"prompt": "a", "kv_transfer_params": {"stator_holders": told}});
+        assert_eq!(check(&supplies, Value::Null), alone);
+        let both = check(&supplies, json!({"do_remote_decode": true}));
+        let expected = json!({"do_remote_decode": true, "stator_holders": told});
+        assert_eq!(both[KV_PARAMETERS], expected);
+    }
+
+    #[test]
     fn media_are_told_as_they_came_and_nothing_is_where_nothing_was() {
         let media = br#"{"hash":{"size_bytes":9007199254740993}}"#;
-        let supplies = Supplies { source: None, media: Some(media.to_vec()) };
+        let supplies = Supplies { media: Some(media.to_vec()), ..Supplies::default() };
         let object = Object::parse(br#"{"prompt":"a"}"#).expect("a sound object");
         let expected =
             br#"{"prompt":"a","ec_transfer_params":{"hash":{"size_bytes":9007199254740993}}}"#;
