@@ -19,7 +19,7 @@ const PAGES: u32 = 16;
 const SHAPE: PageShape = PageShape { layers: 4, heads: 8, tokens: 16, content_bytes: 256 };
 
 /// The first device. Without one the test did not run, and says so.
-fn device() -> Option<Arc<CudaDriver>> {
+pub(super) fn device() -> Option<Arc<CudaDriver>> {
     match probe() {
         Ok(report) if !report.devices.is_empty() => Some(CudaDriver::open(0).unwrap()),
         Ok(_) => {
@@ -42,7 +42,8 @@ fn slots(arena: &Arena) -> KvLayout {
     packed.with_page_stride(arena.stride()).unwrap()
 }
 
-fn whole(arena: &Arena) -> Vec<u8> {
+/// All slots of an arena, with what is between them.
+pub(super) fn whole(arena: &Arena) -> Vec<u8> {
     let mut bytes = vec![0; arena.stride() * arena.slots() as usize];
     for slot in 0..arena.slots() {
         let start = slot as usize * arena.stride();

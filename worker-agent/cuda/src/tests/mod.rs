@@ -1,7 +1,9 @@
-//! Copies against obvious models, a driver that fails, the kernel on the processor, and a GPU.
+//! Copies against obvious models, streams in any order, a driver that fails, the kernel on the
+//! processor, and a GPU.
 
 mod gpu;
 mod kernel;
+mod order;
 mod plans;
 mod routes;
 
