@@ -359,16 +359,23 @@ async fn a_holder_that_does_not_hold_or_is_not_there_costs_no_answer() {
 }
 
 #[tokio::test]
-async fn a_holder_that_dies_in_the_middle_or_stands_still_costs_no_answer() {
+async fn peer_sigstop_is_a_miss() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let prompt = tokens(3, PROMPT);
+    let (holder, expected) = Peer::holding(home, "holder", &[], &prompt).await;
+    let mut reader = Peer::begin(home, "reader", &[]).await;
+    signal(holder.process.id(), "STOP");
+    assert_eq!(reader.ask(&prompt, &[holder.address()]).await, (expected, 0));
+    signal(holder.process.id(), "CONT");
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_in_the_middle_costs_no_answer() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let prompt = tokens(3, PROMPT);
     let (mut holder, expected) = Peer::holding(home, "holder", &[], &prompt).await;
-
-    let mut reader = Peer::begin(home, "reader", &[]).await;
-    signal(holder.process.id(), "STOP");
-    assert_eq!(reader.ask(&prompt, &[holder.address()]).await, (expected.clone(), 0));
-    signal(holder.process.id(), "CONT");
 
     let relay = Relay::to(holder.address(), Fate::Stall(MIDDLE)).await;
     let mut reader = Peer::begin(home, "reader", &[]).await;
