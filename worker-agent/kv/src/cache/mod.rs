@@ -122,6 +122,9 @@ fn assemble(
     let held = HeldBlocks::new(&settings.metrics, settings.slots, &shared.tier_names());
     Ok(Dispatcher { shared, tiers, events: settings.events, held })
 }
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod crossing_tests;
 #[cfg(all(test, target_os = "linux"))]
 mod fault_tests;
 #[cfg(all(test, target_os = "linux"))]

@@ -1,21 +1,34 @@
-//! A device for tests that does its jobs in any order, and some of them wrong.
+//! A device for tests that does its jobs in any order, and some of them wrong, and a tier on it.
 
+use super::counts::{Counters, Outlet};
 use super::device::{Device, Done, Job, JobMemory};
-use super::format::{PAGE_BYTES, Page};
+use super::folder::{Folder, FolderWish};
+use super::format::{Geometry, PAGE_BYTES, Page};
+use super::queue::{DiskInbox, DiskRequest};
 use super::system;
+use super::worker::{Worker, WorkerParts};
 use crate::arena::Arena;
+use crate::cache::TierPlace;
+use crate::cipher::KvKey;
+use crate::tier::{Tier, TierRead, TierWrite};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::io::Errno;
+use stator_protos::kv_event::Medium;
+use stator_protos::name::BlockName;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
 
 /// A way in which a disk goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// A part of the bytes is written, all are reported.
     Torn,
     /// Nothing is written, all is reported.
@@ -34,7 +47,7 @@ pub(super) enum Fault {
     Full,
 }
 
-pub(super) const FAULTS: [Fault; 8] = [
+pub(crate) const FAULTS: [Fault; 8] = [
     Fault::Torn,
     Fault::Lost,
     Fault::Flip,
@@ -47,27 +60,130 @@ pub(super) const FAULTS: [Fault; 8] = [
 
 /// The faults to come.
 #[derive(Debug)]
-pub(super) struct FaultPlan {
-    pub(super) random: SmallRng,
+pub(crate) struct FaultPlan {
+    pub(crate) random: SmallRng,
     /// Faults in 1000 jobs.
-    pub(super) rate: u32,
-    pub(super) kinds: Vec<Fault>,
+    pub(crate) rate: u32,
+    pub(crate) kinds: Vec<Fault>,
     /// Whether files can grow.
-    pub(super) has_room: bool,
+    pub(crate) has_room: bool,
     /// Whether jobs end.
-    pub(super) is_stuck: bool,
+    pub(crate) is_stuck: bool,
+    /// Faults so far.
+    pub(crate) injected: usize,
+    /// Wakes a tier with a thread.
+    bell: Option<Sender<()>>,
 }
 
 impl FaultPlan {
     /// A disk without faults, which ends its jobs in the order of a seed.
-    pub(super) fn none(seed: u64) -> Self {
-        let random = SmallRng::seed_from_u64(seed);
-        Self { random, rate: 0, kinds: FAULTS.to_vec(), has_room: true, is_stuck: false }
+    pub(crate) fn none(seed: u64) -> Self {
+        let (random, kinds) = (SmallRng::seed_from_u64(seed), FAULTS.to_vec());
+        let bell = None;
+        Self { random, rate: 0, kinds, has_room: true, is_stuck: false, injected: 0, bell }
+    }
+
+    /// Lets jobs end again.
+    pub(crate) fn release(&mut self) {
+        self.is_stuck = false;
+        if let Some(bell) = &self.bell {
+            // The tier may have ended.
+            let _ = bell.send(());
+        }
     }
 
     fn next(&mut self) -> Option<Fault> {
         let is_wrong = self.random.random_range(0..1000) < self.rate;
+        self.injected += usize::from(is_wrong);
         is_wrong.then(|| self.kinds[self.random.random_range(0..self.kinds.len())])
+    }
+}
+
+/// Segments of a [`FaultyDisk`], of four blocks each.
+const SEGMENTS: u64 = 6;
+
+/// A tier on a faulty disk, with a thread of its own. Its end is a crash.
+pub(crate) struct FaultyDisk {
+    inbox: Arc<DiskInbox>,
+    is_dead: Arc<AtomicBool>,
+    bell: Sender<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FaultyDisk {
+    /// Opens the tier in a directory.
+    pub(crate) fn open(
+        dir: &Path,
+        key: Option<&KvKey>,
+        plan: &Arc<Mutex<FaultPlan>>,
+        place: TierPlace,
+    ) -> Self {
+        let TierPlace { form, arena, report: sink } = place;
+        let geometry = Geometry { block_bytes: form.block_bytes, segment_slots: 4 };
+        let bytes = SEGMENTS * geometry.segment_bytes();
+        let folder = Folder::open(dir, form, FolderWish { geometry, bytes, key });
+        let folder = folder.expect("a directory of the test's own");
+        let inbox = Arc::new(DiskInbox::new(32));
+        let (bell, heard) = channel();
+        let wakes = bell.clone();
+        inbox.set_waker(Arc::new(move || {
+            // The tier may have ended.
+            let _ = wakes.send(());
+        }));
+        plan.lock().bell = Some(bell.clone());
+        let is_dead = Arc::new(AtomicBool::new(false));
+        let (plan, of_thread, ends) = (plan.clone(), inbox.clone(), is_dead.clone());
+        let work = move || {
+            let (arena_of_device, bell) = (arena.clone(), Some(heard));
+            let pending = Vec::new();
+            let device = FaultyDevice { arena: arena_of_device, plan, pending, bell };
+            let parts = WorkerParts {
+                device: Box::new(device),
+                folder,
+                form,
+                arena,
+                inbox: of_thread,
+                outlet: Outlet { sink, counters: Arc::new(Counters::default()) },
+                depth: 8,
+                tenant_share: None,
+            };
+            let mut worker = Worker::start(parts);
+            while !ends.load(Ordering::Acquire) && worker.turn() {}
+        };
+        let thread = Some(thread::spawn(work));
+        Self { inbox, is_dead, bell, thread }
+    }
+}
+
+impl Tier for FaultyDisk {
+    fn medium(&self) -> Medium {
+        Medium::Disk
+    }
+
+    fn read(&self, read: TierRead) {
+        self.inbox.push(DiskRequest::Read(read));
+    }
+
+    fn write(&self, write: TierWrite) {
+        self.inbox.push(DiskRequest::Write(write));
+    }
+
+    fn forget(&self, names: &[BlockName]) {
+        self.inbox.forget(names);
+    }
+
+    fn clear(&self) {
+        self.inbox.clear();
+    }
+}
+
+impl Drop for FaultyDisk {
+    fn drop(&mut self) {
+        self.is_dead.store(true, Ordering::Release);
+        let _ = self.bell.send(());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the disk's thread does not panic");
+        }
     }
 }
 
@@ -76,6 +192,8 @@ pub(super) struct FaultyDevice {
     pub(super) arena: Arc<Arena>,
     pub(super) plan: Arc<Mutex<FaultPlan>>,
     pub(super) pending: Vec<Job>,
+    /// Rings when there may be something to do; without it `wait` returns at once.
+    pub(super) bell: Option<Receiver<()>>,
 }
 
 impl Device for FaultyDevice {
@@ -87,6 +205,11 @@ impl Device for FaultyDevice {
         let plan = self.plan.clone();
         let mut plan = plan.lock();
         if self.pending.is_empty() || plan.is_stuck {
+            drop(plan);
+            if let Some(bell) = &self.bell {
+                // Only the tier's end makes this an error, which the tier's thread sees.
+                let _ = bell.recv();
+            }
             return;
         }
         let at = plan.random.random_range(0..self.pending.len());

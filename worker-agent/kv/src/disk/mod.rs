@@ -20,7 +20,7 @@ mod tables;
 mod worker;
 
 #[cfg(test)]
-mod faulty;
+pub(crate) mod faulty;
 #[cfg(test)]
 mod tests;
 

@@ -234,4 +234,4 @@ impl Drop for CloseOnDrop {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

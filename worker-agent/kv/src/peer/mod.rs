@@ -24,7 +24,7 @@ mod settings;
 mod stream;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
-mod tests;
+pub(crate) mod tests;
 
 pub use common::{DirectReads, ReportListener};
 pub use counts::PeerCounts;

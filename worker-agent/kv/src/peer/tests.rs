@@ -1,7 +1,7 @@
 //! The tier against real servers, over loopback sockets.
 
 mod direct;
-mod testkit;
+pub(crate) mod testkit;
 
 use super::PeerSettings;
 use crate::cache::{CacheLender, CacheSettings, TieredCache};
@@ -18,7 +18,7 @@ use testkit::{Fate, Reading, Relay, SECRET, Shelf, form, settings};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Bytes that a holder sends before the first frame of KV: challenge, welcome and lease.
-const fn greeting_bytes(blocks: usize) -> usize {
+pub(crate) const fn greeting_bytes(blocks: usize) -> usize {
     (72 + 32) + 72 + (72 + 8 * blocks)
 }
 

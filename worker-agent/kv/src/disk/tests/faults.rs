@@ -59,7 +59,8 @@ impl Bench {
         let counters = Arc::new(Counters::default());
         let outlet = Outlet { sink, counters: counters.clone() };
         let plan = self.plan.clone();
-        let device = Box::new(FaultyDevice { arena: arena.clone(), plan, pending: Vec::new() });
+        let (of_device, pending) = (arena.clone(), Vec::new());
+        let device = Box::new(FaultyDevice { arena: of_device, plan, pending, bell: None });
         let inbox_of_worker = inbox.clone();
         let parts = WorkerParts {
             device,

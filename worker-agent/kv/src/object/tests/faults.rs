@@ -9,7 +9,8 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) fn on_server(url: &str) -> ObjectSettings {
+/// Settings for a server of the test.
+pub(crate) fn on_server(url: &str) -> ObjectSettings {
     let mut settings = settings("s3://blocks/fleet/a");
     settings.endpoint = Some(url.to_owned());
     settings.credentials = Some(ObjectCredentials {

@@ -2,7 +2,7 @@
 
 mod bench;
 mod directory;
-mod faults;
+pub(crate) mod faults;
 mod moto;
 mod outage;
-mod s3_server;
+pub(crate) mod s3_server;

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Fault of the answer to a request for a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// "503 Slow Down".
     Unavailable,
     /// "404 Not Found".
@@ -38,7 +38,7 @@ pub(super) enum Fault {
 
 impl Fault {
     /// All faults.
-    pub(super) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Unavailable,
         Self::Missing,
         Self::Hang,
@@ -57,9 +57,9 @@ impl Fault {
 type Faults = Box<dyn FnMut() -> Option<Fault> + Send>;
 
 /// The server's objects, and what is wrong with its next answers.
-pub(super) struct FaultyS3 {
-    pub(super) url: String,
-    pub(super) objects: Mutex<BTreeMap<String, Vec<u8>>>,
+pub(crate) struct FaultyS3 {
+    pub(crate) url: String,
+    pub(crate) objects: Mutex<BTreeMap<String, Vec<u8>>>,
     faults: Mutex<Faults>,
 }
 
@@ -74,7 +74,7 @@ struct Request {
 
 impl FaultyS3 {
     /// Starts a server without objects and faults. It ends with its runtime.
-    pub(super) async fn start() -> Arc<Self> {
+    pub(crate) async fn start() -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Arc::new(Self {
             url: format!("http://{}", listener.local_addr().unwrap()),
@@ -92,7 +92,7 @@ impl FaultyS3 {
     }
 
     /// Asks `faults` for the fault of each answer to a request for a range.
-    pub(super) fn set_faults(&self, faults: impl FnMut() -> Option<Fault> + Send + 'static) {
+    pub(crate) fn set_faults(&self, faults: impl FnMut() -> Option<Fault> + Send + 'static) {
         *self.faults.lock() = Box::new(faults);
     }
 
@@ -171,7 +171,10 @@ impl FaultyS3 {
             Fault::Garbage => b"220 ready for mail\r\n\r\n".to_vec(),
             Fault::Stall | Fault::CutBody => right[..half].to_vec(),
             Fault::FlipBit => {
-                right[half] ^= 1;
+                // An answer may have no body.
+                if let Some(byte) = right.get_mut(half) {
+                    *byte ^= 1;
+                }
                 right
             }
             Fault::ShortLength => {
@@ -188,7 +191,7 @@ impl FaultyS3 {
                 [head.replace(&told, &lie).as_bytes(), body].concat()
             }
             Fault::ShiftRange => {
-                let shifted = range.start + 1..(range.end + 1).min(total);
+                let shifted = (range.start + 1).min(total)..(range.end + 1).min(total);
                 partial(&object[shifted.clone()], &shifted, total)
             }
             Fault::WholeObject => answer("200 OK", META, &object),

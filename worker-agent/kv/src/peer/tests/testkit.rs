@@ -26,31 +26,31 @@ use tokio::time::timeout;
 /// Longest time that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) const SECRET: &[u8] = b"correct-horse-battery";
+pub(crate) const SECRET: &[u8] = b"correct-horse-battery";
 
-pub(super) fn form(block_bytes: usize) -> BlockForm {
+pub(crate) fn form(block_bytes: usize) -> BlockForm {
     BlockForm { fingerprint: [7; 32], block_bytes }
 }
 
 /// The KV of a block, different for each name and place.
-pub(super) fn kv(name: u128, bytes: usize) -> Vec<u8> {
+pub(crate) fn kv(name: u128, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at as u128 * 31 + name * 7 + (at as u128 >> 8)) as u8).collect()
 }
 
 /// A store with the blocks 0 to `blocks`, in slots of the same numbers.
-pub(super) struct Shelf {
-    pub(super) arena: Arc<Arena>,
+pub(crate) struct Shelf {
+    pub(crate) arena: Arc<Arena>,
     blocks: u128,
     /// Pinned blocks by loan.
     loans: watch::Sender<BTreeMap<u64, usize>>,
     /// Loans that were ever made.
-    pub(super) lent: AtomicUsize,
+    pub(crate) lent: AtomicUsize,
     /// The way in which the arena is read directly.
-    pub(super) direct: OnceLock<Arc<dyn DirectWay>>,
+    pub(crate) direct: OnceLock<Arc<dyn DirectWay>>,
 }
 
 impl Shelf {
-    pub(super) fn new(blocks: u32, block_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(blocks: u32, block_bytes: usize) -> Arc<Self> {
         let arena = Arc::new(Arena::new(blocks.max(1), block_bytes).unwrap());
         for block in 0..blocks {
             arena.write(SlotId(block), &kv(block.into(), block_bytes));
@@ -61,12 +61,12 @@ impl Shelf {
         Arc::new(Self { arena, blocks, loans, lent: AtomicUsize::new(0), direct })
     }
 
-    pub(super) fn block_bytes(&self) -> usize {
+    pub(crate) fn block_bytes(&self) -> usize {
         self.arena.block_bytes()
     }
 
     /// A server of this store, on the loopback interface.
-    pub(super) async fn serve(self: &Arc<Self>, key: FleetKey) -> Served {
+    pub(crate) async fn serve(self: &Arc<Self>, key: FleetKey) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (arena, lender) = (self.arena.clone(), self.clone());
@@ -78,14 +78,14 @@ impl Shelf {
     }
 
     /// Waits until nothing is lent.
-    pub(super) async fn unpinned(&self) {
+    pub(crate) async fn unpinned(&self) {
         let mut loans = self.loans.subscribe();
         let unpinned = loans.wait_for(|loans| loans.is_empty());
         timeout(PATIENCE, unpinned).await.expect("pins go").unwrap();
     }
 
     /// Waits until something is lent.
-    pub(super) async fn pinned(&self) {
+    pub(crate) async fn pinned(&self) {
         let mut loans = self.loans.subscribe();
         let pinned = loans.wait_for(|loans| loans.values().any(|pins| *pins > 0));
         timeout(PATIENCE, pinned).await.expect("blocks are lent").unwrap();
@@ -112,21 +112,21 @@ impl Lender for Shelf {
 }
 
 /// A server that runs until this is dropped.
-pub(super) struct Served {
-    pub(super) address: SocketAddr,
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
     task: JoinSet<()>,
 }
 
 impl Served {
     /// Kills the server with all its connections.
-    pub(super) async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.task.shutdown().await;
     }
 }
 
 /// The fate of what a holder sends on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     Pass,
     CutAfter(usize),
     StallAfter(usize),
@@ -134,16 +134,16 @@ pub(super) enum Fate {
 }
 
 /// A network between a reader and a holder.
-pub(super) struct Relay {
-    pub(super) address: SocketAddr,
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
     /// Bytes that each connection brought to the reader.
-    pub(super) bytes: Arc<Mutex<Vec<usize>>>,
+    pub(crate) bytes: Arc<Mutex<Vec<usize>>>,
     _task: JoinSet<()>,
 }
 
 impl Relay {
     /// Connections have these fates, in order; all further ones have the last.
-    pub(super) async fn new(holder: SocketAddr, fates: &[Fate]) -> Self {
+    pub(crate) async fn new(holder: SocketAddr, fates: &[Fate]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let bytes = Arc::new(Mutex::new(Vec::new()));
@@ -203,19 +203,19 @@ impl Relay {
 }
 
 /// A reader with its own arena.
-pub(super) struct Reading {
-    pub(super) tier: PeerTier,
-    pub(super) arena: Arc<Arena>,
+pub(crate) struct Reading {
+    pub(crate) tier: PeerTier,
+    pub(crate) arena: Arc<Arena>,
     reports: mpsc::UnboundedReceiver<TierReport>,
 }
 
 /// Settings for blocks in several small frames.
-pub(super) fn settings() -> PeerSettings {
+pub(crate) fn settings() -> PeerSettings {
     PeerSettings { frame_bytes: 4096, read_deadline: PATIENCE, ..PeerSettings::default() }
 }
 
 impl Reading {
-    pub(super) fn new(form: BlockForm, key: FleetKey, settings: PeerSettings) -> Self {
+    pub(crate) fn new(form: BlockForm, key: FleetKey, settings: PeerSettings) -> Self {
         let arena = Arc::new(Arena::new(64, form.block_bytes).unwrap());
         let (sender, reports) = mpsc::unbounded_channel();
         let listener = Arc::new(move |report| drop(sender.send(report)));
@@ -224,7 +224,7 @@ impl Reading {
     }
 
     /// Says that the peer has these blocks.
-    pub(super) fn hint(&self, peer: SocketAddr, names: std::ops::Range<u128>) {
+    pub(crate) fn hint(&self, peer: SocketAddr, names: std::ops::Range<u128>) {
         let block = |name: u128| Block {
             name: BlockName(name),
             hash: None,
@@ -235,18 +235,18 @@ impl Reading {
         self.tier.hint(peer, &names.map(block).collect::<Vec<_>>());
     }
 
-    pub(super) fn ask(&self, name: u128, urgency: Urgency) {
+    pub(crate) fn ask(&self, name: u128, urgency: Urgency) {
         self.tier.read(TierRead { name: BlockName(name), slot: SlotId(name as u32), urgency });
     }
 
     /// Drops the tier. Its reports follow those about what it held.
-    pub(super) fn drop_tier(mut self) -> mpsc::UnboundedReceiver<TierReport> {
+    pub(crate) fn drop_tier(mut self) -> mpsc::UnboundedReceiver<TierReport> {
         while let Ok(TierReport::Found(_) | TierReport::Gone(_)) = self.reports.try_recv() {}
         self.reports
     }
 
     /// The next report that is not about what the tier holds.
-    pub(super) async fn report(&mut self) -> TierReport {
+    pub(crate) async fn report(&mut self) -> TierReport {
         loop {
             let report = timeout(PATIENCE, self.reports.recv()).await;
             match report.expect("every read ends").expect("the tier is there") {
@@ -257,7 +257,7 @@ impl Reading {
     }
 
     /// Reads blocks, and returns what came of each, by name. Blocks that came have the right bytes.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &mut self,
         names: std::ops::Range<u128>,
     ) -> Vec<Result<Checksum, TierError>> {
