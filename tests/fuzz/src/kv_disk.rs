@@ -43,6 +43,10 @@ pub(crate) fn run(input: &[u8]) {
         };
         torn(bytes, Place { segment: SEGMENT + 1, slot });
         torn(bytes, Place { segment: SEGMENT, slot: slot + 1 });
+        let hidden = sealed.encode(&descriptor, place);
+        assert_eq!(sealed.decode(&hidden, place), read);
+        let elsewhere = Place { segment: SEGMENT, slot: slot + 1 };
+        assert_eq!(sealed.decode(&hidden, elsewhere), DescriptorRead::Torn);
         let mut bytes = *bytes;
         bytes[flipped / 2 % DESCRIPTOR_BYTES] ^= 1 << (flipped % 8);
         torn(&bytes, place);

@@ -25,14 +25,20 @@ pub(crate) fn run(input: &[u8]) {
         assert_eq!(IndexObject::decode(&sealed, &other, &seal), None);
         if let Some(index) = IndexObject::decode(&sealed, &FORM, &seal) {
             let bytes = index.encode(&FORM, &seal);
-            assert_eq!(IndexObject::decode(&bytes, &FORM, &seal), Some(index));
+            assert_eq!(IndexObject::decode(&bytes, &FORM, &seal).as_ref(), Some(&index));
+            let hidden = index.encode(&FORM, &secret);
+            assert_eq!(IndexObject::decode(&hidden, &FORM, &seal), None);
+            assert_eq!(IndexObject::decode(&hidden, &FORM, &secret), Some(index));
         }
     } else {
         assert_eq!(ExtentHeader::decode(content, &FORM, &seal), None, "nobody sealed this");
         assert_eq!(ExtentHeader::decode(&sealed, &other, &seal), None);
         if let Some(header) = ExtentHeader::decode(&sealed, &FORM, &seal) {
             let bytes = header.encode(&FORM, &seal);
-            assert_eq!(ExtentHeader::decode(&bytes, &FORM, &seal), Some(header));
+            assert_eq!(ExtentHeader::decode(&bytes, &FORM, &seal).as_ref(), Some(&header));
+            let hidden = header.encode(&FORM, &secret);
+            assert_eq!(ExtentHeader::decode(&hidden, &FORM, &seal), None);
+            assert_eq!(ExtentHeader::decode(&hidden, &FORM, &secret), Some(header));
         }
     }
 }

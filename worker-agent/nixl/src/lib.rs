@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod agent_core;
+mod description;
 mod handles;
 mod library;
 pub mod memory;
@@ -15,5 +16,6 @@ pub mod way;
 
 pub use agent::NixlAgent;
 pub use agent_core::NixlBackend;
+pub use description::ArenaDescription;
 pub use library::{NixlError, NixlLibrary};
 pub use way::NixlWay;

@@ -2,6 +2,7 @@
 
 use crate::agent::{NixlAgent, RemoteAgent};
 use crate::agent_core::NixlBackend;
+use crate::description::ArenaDescription;
 use crate::library::{NixlError, NixlLibrary};
 use crate::memory::{Landing, NixlMemory, NixlRegion};
 use crate::transfer::{NixlTransfer, OtherSide, TransferPiece, TransferWay};
@@ -47,7 +48,7 @@ impl NixlWay {
         let first = arena.address(SlotId(0)).addr() as u64;
         let bytes = arena.stride() as u64 * u64::from(arena.slots());
         let metadata = agent.metadata()?;
-        let description = [&first.to_le_bytes()[..], &bytes.to_le_bytes(), &metadata].concat();
+        let description = ArenaDescription { first, bytes, metadata }.encode();
         if description.len() > DESCRIPTION_BYTES_MAX {
             return Err(NixlError::Call { call: "get_local_md", status: -1 });
         }
@@ -61,16 +62,14 @@ impl DirectWay for NixlWay {
     }
 
     fn open(&self, description: &[u8]) -> Result<Box<dyn DirectArena>, DirectError> {
-        let unreadable = || DirectError(format!("{} bytes describe no arena", description.len()));
-        let (first, rest) = description.split_first_chunk().ok_or_else(unreadable)?;
-        let (bytes, metadata) = rest.split_first_chunk().ok_or_else(unreadable)?;
-        let remote = self.agent.meet(metadata).map_err(refused)?;
+        let ArenaDescription { first, bytes, metadata } = ArenaDescription::decode(description)?;
+        let remote = self.agent.meet(&metadata).map_err(refused)?;
         Ok(Box::new(NixlArena {
             landing: self.landing()?,
             agent: self.agent.clone(),
             remote,
-            first: u64::from_le_bytes(*first),
-            bytes: u64::from_le_bytes(*bytes),
+            first,
+            bytes,
             abandoned: self.abandoned.clone(),
             scratch: Vec::new(),
         }))
