@@ -124,6 +124,13 @@ class Storage(HiCacheStorage):
 
     def register_mem_pool_host(self, pool):
         super().register_mem_pool_host(pool)
+        try:
+            self.join(pool)
+        except Exception:
+            logger.exception("KV tiers are off until the engine restarts: its pages are not known")
+
+    def join(self, pool):
+        """Begins the connection, now that the form of pages is known."""
         # A page that is there: a new one may need memory that a driver has pinned.
         page = pool.get_data_page(0)
         size, of = page.numel() * page.element_size(), self.config

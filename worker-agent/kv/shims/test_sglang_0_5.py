@@ -70,6 +70,7 @@ class Agent:
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.path, self.held, self.is_silent = os.path.join(folder.name, "sock"), {}, is_silent
+        self.depths = []
         self.arena = os.memfd_create("arena")
         test.addCleanup(os.close, self.arena)
         os.ftruncate(self.arena, SLOTS * STRIDE)
@@ -107,7 +108,8 @@ class Agent:
                 peer.send(packet(link.READY, struct.pack("<I", 0) + slots(held[count - 1]), number))
         elif kind == link.FILLED:
             for at in range(4, len(body), 44):
-                slot, _ = struct.unpack_from("<II", body, at + 36)
+                slot, depth = struct.unpack_from("<II", body, at + 36)
+                self.depths.append(depth)
                 self.held[body[at : at + 36]] = slot
                 if slot + 2 < SLOTS:
                     peer.send(packet(link.GRANT, slots(slot + 2)))
@@ -163,6 +165,21 @@ class Keeps(unittest.TestCase):
         keys, places = ["00" * 32, "11" * 32], torch.arange(2 * TOKENS)
         self.assertEqual(storage.batch_exists(keys), 0)
         self.assertEqual(storage.batch_get_v1(keys, places), [False, False])
+
+    def test_a_pool_of_another_kind_is_served_without_tiers(self):
+        storage = self.storage("/nowhere/agent.sock", object())
+        self.assertEqual(storage.batch_exists(["00" * 32]), 0)
+        self.assertEqual(storage.batch_set_v1(["00" * 32], torch.arange(TOKENS)), [False])
+        storage.close()
+
+    def test_pages_are_as_deep_as_sglang_says(self):
+        agent, pool = Agent(self), Pool(4)
+        storage = self.storage(agent.path, pool)
+        info = types.SimpleNamespace(prefix_keys=["ff" * 32] * 5)
+        keys, places = [f"{of:064x}" for of in range(2)], torch.arange(2 * TOKENS)
+        self.assertEqual(storage.batch_set_v1(keys, places, info), [True] * 2)
+        self.assertEqual(storage.batch_exists(keys), 2)
+        self.assertEqual(sorted(agent.depths), [5, 6])
 
     def test_garbage_is_survived(self):
         for garbage in ([None], ["not hex"], [b"\xff"], [7]):
