@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Default port of a Mooncake bootstrap server.
 const BOOTSTRAP_PORT: u16 = 8998;
 
+/// The connector that has several others side by side.
+const SEVERAL: &str = "MultiConnector";
+
 /// Longest wait for the configuration: on the first request the engine inspects its whole machine,
 /// which takes seconds.
 const SERVER_INFO_TIMEOUT: Duration = Duration::from_secs(30);
@@ -81,12 +84,28 @@ struct Scheduler {
     max_num_batched_tokens: Option<u32>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Transfer {
     kv_connector: Option<String>,
     kv_role: Option<String>,
     #[serde(default)]
     kv_connector_extra_config: Value,
+}
+
+impl Transfer {
+    /// The connector by which this engine shares requests with others: of several that stand side by
+    /// side the first that hands KV over, or else the first that is known.
+    fn handing_over(&self) -> Self {
+        if self.kv_connector.as_deref() != Some(SEVERAL) {
+            return self.clone();
+        }
+        let several = self.kv_connector_extra_config["connectors"].clone();
+        let several: Vec<Self> = serde_json::from_value(several).unwrap_or_default();
+        let family = |one: &&Self| family::family(one.kv_connector.as_deref()?).ok();
+        let hands_over = |one: &&Self| family(one).is_some_and(Family::hands_over);
+        let known = several.iter().find(hands_over);
+        known.or_else(|| several.iter().find(|one| family(one).is_some())).unwrap_or(self).clone()
+    }
 }
 
 pub(super) async fn describe(
@@ -106,9 +125,12 @@ pub(super) async fn describe(
     let cache = cache_config(&String::from_utf8_lossy(&metrics));
     let ranks = cache.as_ref().map_or(1, |cache| cache.ranks);
     let config = &info.vllm_config;
-    let connector = config.kv_transfer_config.as_ref().and_then(|said| connector(said, given));
+    let transfer = config.kv_transfer_config.as_ref().map(Transfer::handing_over);
+    let connector = transfer.as_ref().and_then(|said| connector(said, given));
     let connector = connector.or_else(|| given.cloned());
-    let moriio = moriio(client, connector.as_ref(), &version, config)?;
+    let extra = transfer.as_ref().map_or(&Value::Null, |said| &said.kv_connector_extra_config);
+    let set_up = (extra, &config.parallel_config);
+    let moriio = moriio(client, connector.as_ref(), &version, set_up)?;
     let handover = match &connector {
         Some(own) if own.role.prefills() => {
             let (bootstrap, engines) = mooncake(client, own, &info).await?;
@@ -194,14 +216,12 @@ fn moriio(
     client: &Client,
     connector: Option<&Connector>,
     version: &str,
-    config: &Config,
+    set_up: (&Value, &Value),
 ) -> Result<Option<moriio::MoriioSetup>, Fault> {
     let Some(own) = connector.filter(|own| family::family(&own.name) == Ok(Family::Moriio)) else {
         return Ok(None);
     };
-    let extra = config.kv_transfer_config.as_ref().map(|said| &said.kv_connector_extra_config);
-    let said = (extra.unwrap_or(&Value::Null), &config.parallel_config);
-    moriio::MoriioSetup::read(version, own.role, said, client.host())
+    moriio::MoriioSetup::read(version, own.role, set_up, client.host())
         .map(Some)
         .map_err(Fault::Failed)
 }

@@ -18,6 +18,13 @@ pub(super) enum Family {
     Moriio,
 }
 
+impl Family {
+    /// Whether KV goes from prefill to decode, rather than to a place where decode looks for it.
+    pub(super) fn hands_over(self) -> bool {
+        matches!(self, Self::Nixl { .. } | Self::Mooncake | Self::Moriio)
+    }
+}
+
 /// The family of a connector.
 ///
 /// # Errors

@@ -133,6 +133,33 @@ async fn the_engines_word_on_its_connector_goes_first() {
 }
 
 #[tokio::test]
+async fn of_several_connectors_the_one_that_hands_over_is_the_engines() {
+    let check = async |connectors: Value, expected: Option<&str>| {
+        let mut info: Value =
+            serde_json::from_slice(&fixture("vllm-0.32.0/main/11-server_info.response.json"))
+                .unwrap();
+        info["vllm_config"]["kv_transfer_config"] = serde_json::json!({
+            "kv_connector": "MultiConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"connectors": connectors},
+        });
+        let info = Reply::ok(info.to_string());
+        let server = Server::start(but(vec![("GET /server_info?config_format=json", info)])).await;
+        let handover = dialect(&server, None).describe().await.unwrap().handover;
+        let said = handover.map(|said| serde_json::from_str::<Value>(said.get()).unwrap());
+        assert_eq!(said.as_ref().and_then(|said| said["connector"].as_str()), expected);
+    };
+    let one = |name: &str, role: &str| serde_json::json!({"kv_connector": name, "kv_role": role});
+    let (ours, nixl) = (one("Connector", "kv_both"), one("NixlConnector", "kv_producer"));
+    let offloading = one("OffloadingConnector", "kv_both");
+    check(serde_json::json!([nixl, ours]), Some("NixlConnector")).await;
+    check(serde_json::json!([ours, offloading, nixl]), Some("NixlConnector")).await;
+    check(serde_json::json!([ours, offloading]), Some("OffloadingConnector")).await;
+    // Nobody can share a request with it, and it is said with its name why.
+    check(serde_json::json!([ours]), Some("MultiConnector")).await;
+    check(serde_json::json!([one("NixlConnector", "kv_consumer"), ours]), None).await;
+}
+
+#[tokio::test]
 async fn ranks_that_have_not_registered_leave_no_other_in_their_place() {
     let engine = |id: &str| serde_json::json!({"engine_id": id});
     let registered = serde_json::json!({"0": engine("a"), "1": engine("b"), "3": engine("d"), "10": engine("k")});
