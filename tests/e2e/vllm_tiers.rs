@@ -19,11 +19,11 @@ use std::process::Command;
 /// Tokens of a long prompt: 46 whole blocks and some more.
 pub(crate) const LONG: usize = 1500;
 /// Tokens of an answer.
-const ANSWER: u32 = 16;
+pub(crate) const ANSWER: u32 = 16;
 /// Name of the LoRA adapter.
 const ADAPTER: &str = "adapter";
 /// Folder of the modules that engines load.
-const SHIMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/kv/shims");
+pub(crate) const SHIMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/kv/shims");
 
 /// Runs a module of tests, and ends without waiting for the threads of links: daemons, which Python
 /// may meet in the middle of their work when it ends in order.
@@ -258,14 +258,14 @@ fn damage(folder: &Path) {
 }
 
 /// Waits until a medium holds so many blocks.
-async fn holds(agent: &Agent, medium: &str, blocks: usize) {
+pub(crate) async fn holds(agent: &Agent, medium: &str, blocks: usize) {
     let series = format!("stator_kv_blocks{{medium=\"{medium}\"}}");
     soon("blocks on a medium", async { while agent.metric(&series).await < blocks as f64 {} })
         .await;
 }
 
 /// Blocks that requests found in a tier below host memory.
-async fn hits_below(agent: &Agent) -> f64 {
+pub(crate) async fn hits_below(agent: &Agent) -> f64 {
     agent.metric("stator_kv_hit_blocks_total{from=\"below\"}").await
 }
 
@@ -397,13 +397,13 @@ pub(crate) async fn asked(engine: &Client, prompt: &[u32]) -> (Vec<u32>, usize) 
 }
 
 /// Has an engine forget all KV in its own memory.
-async fn forget(engine: &Client) {
+pub(crate) async fn forget(engine: &Client) {
     let reply = engine.post("/reset_prefix_cache", &json!({})).await;
     assert!(reply.status.is_success(), "{}", reply.status);
 }
 
 /// Tokens of a prompt's blocks, without one that is not full.
-fn whole_blocks(tokens: usize) -> usize {
+pub(crate) fn whole_blocks(tokens: usize) -> usize {
     tokens / BLOCK_SIZE * BLOCK_SIZE
 }
 
@@ -423,6 +423,6 @@ async fn asked_and_stored(agent: &Agent, prompt: &[u32], blocks: usize) -> (Vec<
 }
 
 /// Blocks whose KV an engine has after the answer to a prompt: the last token's is not computed.
-fn computed_blocks(prompt: usize) -> usize {
+pub(crate) fn computed_blocks(prompt: usize) -> usize {
     (prompt + ANSWER as usize - 1) / BLOCK_SIZE
 }

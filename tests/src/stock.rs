@@ -197,6 +197,11 @@ impl Bed {
         Some(Self { engine, program, model, _turn: turn })
     }
 
+    /// The same engine with another model.
+    pub fn with_model(&self, model: PathBuf) -> Self {
+        Self { model, ..self.clone() }
+    }
+
     /// Which engine it is.
     pub fn engine(&self) -> Engine {
         self.engine

@@ -56,28 +56,14 @@ class Ask:
         # Slots of the first blocks, and how many more come.
         self.ready, self.pending, self.is_found = [], 0, False
 
+    def knows(self, key):
+        """Whether the answer is about this key: it ends with the first block that is missing."""
+        place = self.places.get(key)
+        return place is not None and (not self.is_settled() or place <= len(self.ready))
 
-class Prompt:
-    """A request's hashes, and what names its blocks for routers: tokens, adapter and salt, where no
-    media take part in it. They are read when a block is stored: its copy may end after the request."""
-
-    def __init__(self, request, spec):
-        self.hashes, self.tokens = request.block_hashes, getattr(request, "all_token_ids", ())
-        self.chunk, self.step = spec.chunk, spec.hashes_per_chunk
-        # What the agent said with the request.
-        self.told = getattr(request, "kv_transfer_params", None)
-        lora = getattr(getattr(request, "lora_request", None), "lora_name", None) or ""
-        self.names = lora.encode(), (getattr(request, "cache_salt", None) or "").encode()
-        others = getattr(request, "mm_features", None), getattr(request, "prompt_embeds", None)
-        if others[0] or others[1] is not None or max(map(len, self.names)) > NAMES_BYTES:
-            self.tokens = ()
-
-    def words(self, depth):
-        """Names of the sequence, hash of the block before, and tokens; None if they are not known."""
-        tokens = self.tokens[depth * self.chunk : (depth + 1) * self.chunk]
-        before = self.hashes[depth * self.step - 1] if depth else bytes(32)
-        is_whole = len(tokens) == self.chunk
-        return (self.names, before + struct.pack(f"<{len(tokens)}I", *tokens)) if is_whole else None
+    def is_settled(self):
+        """Whether nothing more comes of it."""
+        return self.is_found and not self.pending
 
 
 class Link:
@@ -183,10 +169,11 @@ class Link:
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
-    def _ask(self, keys, told=None):
+    def _ask(self, keys, told=None, prefill_us=None):
         """Asks for the leading blocks of a prompt, if there is an agent, and waits a little.
 
         `told` are the parameters that the agent or its sidecar gave the engine with the prompt, if any.
+        Without a block the engine computes for `prefill_us`, by default as long as for any other.
         """
         if not keys or not self.boot:
             return None
@@ -198,9 +185,10 @@ class Link:
             self._send(HINT, struct.pack("<Q", hint), ask.number)
         elif holders:
             self._send(HOLDERS, struct.pack("<I", len(holders)) + b"".join(holders), ask.number)
+        prefill_us = self.prefill_us if prefill_us is None else min(prefill_us, 2**32 - 1)
         for first in range(0, len(keys), KEYS_MAX):
             part = keys[first : first + KEYS_MAX]
-            head = struct.pack("<4I", self.prefill_us, len(keys), first, len(part))
+            head = struct.pack("<4I", prefill_us, len(keys), first, len(part))
             self._send(ASK, head + b"".join(part), ask.number)
         self.news.wait_for(lambda: ask.is_found or ask.number not in self.asks, CALL_S)
         return ask
@@ -208,8 +196,7 @@ class Link:
     def _is_open(self, ask):
         """Whether an ask's slots are ours. Gives up an ask that is late, an agent that is silent."""
         now = time.monotonic()
-        is_settled = not ask or ask.is_found and not ask.pending
-        if not is_settled and now > ask.began + (READY_S if ask.is_found else FOUND_S):
+        if ask and not ask.is_settled() and now > ask.began + (READY_S if ask.is_found else FOUND_S):
             self.counts[LOADS_LATE if ask.is_found else ASKS_LATE] += ask.number in self.asks
             self._end(ask)
             if now > self.heard + READY_S:

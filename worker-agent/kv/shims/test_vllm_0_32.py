@@ -14,6 +14,7 @@ import unittest
 from types import SimpleNamespace
 
 import stator_link as link
+import stator_prompt as prompt
 import torch
 import vllm_0_32 as shim
 from vllm.v1.kv_offload import base, config
@@ -23,10 +24,11 @@ TOKENS, PAGE, SLOTS, BOOT = 32, 4096, 8, b"b" * 16
 GARBAGE = [None, -1, 2**70, "text", b"\xff", [], [None], {"a": 1}, object(), float("nan")]
 
 
-def spec(path="/nowhere/agent.sock"):
-    extra = {"stator_socket": path, shim.FORM: "hash=sha256_cbor"}
+def spec(path="/nowhere/agent.sock", windows=(None,)):
+    extra = {"stator_socket": path, shim.FORM: "hash=sha256_cbor", shim.WINDOWS: dict(enumerate(windows))}
     return shim.Spec(config.OffloadingConfig(
-        groups=(config.OffloadingGroupConfig(TOKENS, ("layer",), 0),),
+        groups=tuple(config.OffloadingGroupConfig(TOKENS, (f"layer{of}",), of)
+                     for of in range(len(windows))),
         worker_kv_bytes_per_block=PAGE, enable_kv_cache_events=False, extra_config=extra,
         engine_id="engine", model=config.OffloadingModelConfig("model", "bfloat16"),
         cache=config.OffloadingCacheConfig(tokens_per_hash=TOKENS, blocks_per_chunk=1),
@@ -42,14 +44,20 @@ def caches():
 def request(name, blocks):
     hashes = [struct.pack("<I28x", block) for block in range(blocks)]
     context = base.ReqContext(name)
-    keys = [base.make_offload_key(value, 0) for value in hashes]
-    for place, key in enumerate(keys):
-        context.set_offload_key_position(key, (place + 1) * TOKENS)
+    keys, windowed = ([base.make_offload_key(value, group) for value in hashes] for group in (0, 1))
+    for place, both in enumerate(zip(keys, windowed)):
+        for key in both:
+            context.set_offload_key_position(key, (place + 1) * TOKENS)
     asked = SimpleNamespace(
         request_id=name, block_hashes=hashes, all_token_ids=list(range(blocks * TOKENS)),
         lora_request=None, cache_salt="salt", mm_features=[], prompt_embeds=None,
         kv_transfer_params=None)
     return asked, context, keys
+
+
+def windowed(keys):
+    """The keys of the second group."""
+    return [base.make_offload_key(key[:32], 1) for key in keys]
 
 
 def packet(kind, body=b"", number=0, flags=0):
@@ -116,7 +124,7 @@ class NeverRaises(unittest.TestCase):
     def test_every_method_takes_garbage(self):
         agent = Agent(self)
         entries = [name for of in (base.OffloadingManager, base.OffloadingWorker) for name in dir(of)]
-        entries += ["arrive", "step", "take_bad_blocks"]
+        entries += ["arrive", "step", "take_failed"]
         entries = sorted({name for name in entries if not name.startswith("_")})
         for path, name in itertools.product(("/nowhere/agent.sock", agent.path), entries):
             for made in self.shims(path):
@@ -271,7 +279,7 @@ class NeverRaises(unittest.TestCase):
         self.assertTrue(copies.submit_store(2, blocks(1), shim.Slots(b"another agent's", [0])))
         done = [(result.job_id, result.success) for result in copies.get_finished()]
         self.assertEqual(done, [(1, True), (2, True)])
-        self.assertEqual((copies.take_bad_blocks(), copies.take_bad_blocks()), ({3}, set()))
+        self.assertEqual((copies.take_failed(), copies.take_failed()), ([1, 2], []))
 
     def test_a_failed_key_is_a_miss_for_its_request(self):
         agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
@@ -285,6 +293,67 @@ class NeverRaises(unittest.TestCase):
         self.assertEqual(manager.lookup(keys[0], context), LookupResult.MISS)
         manager.on_schedule_end(base.ScheduleEndContext(["r"], ["r"]))
         self.assertEqual(manager.lookup(keys[0], context), LookupResult.HIT, "after a preemption")
+
+    def hybrid(self, answers, blocks=6):
+        """A manager of a model with full attention, and a window of two blocks; both groups' keys. The
+        agent has the leading blocks of each ask, as many as the answers say."""
+        left = iter(answers)
+
+        def answer(number):
+            count = next(left)
+            return [packet(link.FOUND, struct.pack("<I", 0) + slots(*range(count)), number)]
+
+        agent = Agent(self, answer)
+        manager = spec(agent.path, (None, 2 * TOKENS)).get_manager()
+        asked, context, keys = request("r", blocks)
+        manager.arrive(asked)
+        return agent, manager, context, keys, windowed(keys)
+
+    @staticmethod
+    def settled(manager, key, context):
+        while (result := manager.lookup(key, context)) == LookupResult.RETRY:
+            pass
+        return result
+
+    def test_a_window_is_asked_for_where_full_attention_ends(self):
+        agent, manager, context, full, window = self.hybrid([4, 2])
+        results = [self.settled(manager, key, context) for key in full]
+        self.assertEqual(results, [LookupResult.HIT] * 4 + [LookupResult.MISS] * 2)
+        # From the right, as vLLM looks for it.
+        results = [self.settled(manager, key, context) for key in (window[3], window[2], window[1])]
+        self.assertEqual(results, [LookupResult.HIT] * 2 + [LookupResult.MISS])
+        asks = [got for got in agent.packets if got[0] == link.ASK]
+        self.assertEqual([window[3], window[2]], [asks[1][32:68], asks[1][68:104]])
+        loaded = manager.prepare_load(full[:4] + window[2:4], context)
+        self.assertEqual(loaded.block_ids.tolist(), [0, 1, 2, 3, 1, 0])
+        manager.complete_load(set(full[:4] + window[2:4]), context)
+        self.assertEqual(manager.asks, {})
+
+    def test_a_window_with_a_gap_is_looked_for_further_left_and_not_for_ever(self):
+        agent, manager, context, full, window = self.hybrid([8] + [1] * 20, blocks=24)
+        self.assertEqual(self.settled(manager, full[0], context), LookupResult.HIT)
+        results = [self.settled(manager, key, context) for key in reversed(window)]
+        # Of each ask there is the first block alone.
+        tried = [LookupResult.HIT, LookupResult.MISS] * prompt.WINDOWS_MAX
+        self.assertEqual(results, tried + [LookupResult.MISS] * (len(window) - len(tried)))
+        self.assertEqual(agent.heard.count(link.ASK), 1 + prompt.WINDOWS_MAX)
+
+    def test_a_window_is_not_looked_for_before_full_attention_has_answered(self):
+        agent = Agent(self)
+        manager = spec(agent.path, (None, 2 * TOKENS)).get_manager()
+        asked, context, keys = request("r", 3)
+        manager.arrive(asked)
+        self.assertEqual(manager.lookup(windowed(keys)[2], context), LookupResult.RETRY)
+        self.assertEqual(agent.heard.count(link.ASK), 1)
+        # The agent stays silent: so nothing is found.
+        self.assertEqual(self.settled(manager, keys[0], context), LookupResult.MISS)
+
+    def test_both_groups_are_stored_up_to_the_same_place(self):
+        _, manager, context, full, window = self.hybrid([0], blocks=SLOTS)
+        with manager.lock:
+            manager.news.wait_for(lambda: len(manager.credit) >= SLOTS, 20)
+        stored = manager.prepare_store(full + window, context).keys_to_store
+        self.assertEqual(stored, full[: SLOTS // 2] + window[: SLOTS // 2])
 
     def test_hello_waits_for_the_copies_of_the_connection_before(self):
         agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])

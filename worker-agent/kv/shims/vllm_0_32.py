@@ -6,19 +6,24 @@ exception would end the engine: each entry catches it, counts it, and turns the 
 """
 
 import hashlib
-import itertools
 import mmap
 import os
 import pathlib
-import time
 
 import numpy as np
 import torch
-from stator_link import LOADED, Link, Prompt, guarded, hello
+from stator_link import LOADED, Link, guarded, hello
+from stator_prompt import Group, Groups, Prompt, PromptLink
 from vllm import __version__
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    get_sliding_window_size_in_chunks,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import iter_layer_specs
 from vllm.v1.kv_offload import base
 from vllm.v1.kv_offload.base import LookupResult, TransferResult
 from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
@@ -26,9 +31,11 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 logger = init_logger(f"vllm.{__name__}")
 
-# Steps after a reset of the cache in which copies of before may still run, and the name by which the
-# connector hands the spec words for the form of the KV.
-RESET_STEPS, FORM = 16, "stator_form"
+# Steps after a reset of the cache in which copies of before may still run, and the names by which the
+# connector hands the spec words for the form of the KV, and what there is to know of its groups.
+RESET_STEPS, FORM, GROUPS, WINDOWS = 16, "stator_form", "stator_groups", "stator_windows"
+# In the order of MISS, HIT, COMING and UNKNOWN.
+RESULTS = LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.RETRY
 
 
 class Slots(base.BlockIDsLoadStoreSpec):
@@ -41,59 +48,37 @@ class Slots(base.BlockIDsLoadStoreSpec):
 
 @guarded(lookup=lambda *_: LookupResult.MISS, prepare_load=lambda *_: Slots(),
          prepare_store=lambda *_: base.PrepareStoreOutput([], Slots(), []))
-class Manager(Link, base.OffloadingManager):
-    """Answers the scheduler from what the agent said: one ASK a request, slots in advance."""
+class Manager(PromptLink, base.OffloadingManager):
+    """Answers the scheduler from what the agent said: an ASK for each prompt, slots in advance."""
 
     def __init__(self, spec):
-        super().__init__(spec.path, spec.hello(0), logger)
-        self.spec = spec
-        # Prompt and ask of each request; its ask while it is loaded; slots being filled, by key.
-        self.prompts, self.told, self.loads, self.stores = {}, {}, {}, {}
-        # Whether a load may follow a lookup of this step; start and tokens of the last step.
-        self.may_load, self.steps, self.quiet_until, self.last = False, 0, 0, (0.0, 0)
+        super().__init__(spec.path, spec.hello(0), logger, spec.groups)
+        # Whether a load may follow a lookup of this step.
+        self.may_load, self.steps, self.quiet_until = False, 0, 0
         self.start()
 
     def is_idle(self):
         return not (self.may_load or self.loads or self.stores or self.steps < self.quiet_until)
 
     def arrive(self, request):
-        self.prompts[request.request_id] = Prompt(request, self.spec)
-        self._inquire(request.request_id)
-
-    def _inquire(self, request):
-        """Once for each request and preemption: what failed to load is not offered again."""
-        step = self.spec.hashes_per_chunk
-        keys = [value + self.spec.group for value in self.prompts[request].hashes[step - 1 :: step]]
-        self.told[request] = self._ask(keys, self.prompts[request].told)
+        self._arrive(request.request_id, Prompt(request, self.groups.main))
 
     def lookup(self, key, req_context):
-        ask = self.told.get(req_context.req_id)
-        place = ask.places.get(key) if self._is_open(ask) else None
-        if place is None or ask.is_found and place >= len(ask.ready) + ask.pending:
-            return LookupResult.MISS
-        if place >= len(ask.ready):
-            return LookupResult.HIT_PENDING if ask.is_found else LookupResult.RETRY
-        self.may_load = True
-        return LookupResult.HIT
+        end = req_context.get_offload_key_position(key)
+        found = RESULTS[self._find(req_context.req_id, key, end)]
+        self.may_load |= found is LookupResult.HIT
+        return found
 
     def prepare_load(self, keys, req_context):
-        ask = self.loads[req_context.req_id] = self.told[req_context.req_id]
+        questions = self.loads[req_context.req_id] = self.told[req_context.req_id]
         self.counts[LOADED] += len(keys)
-        return Slots(ask.boot, [ask.ready[ask.places[key]] for key in keys])
+        return Slots(questions.boot, questions.slots(keys))
 
     def complete_load(self, keys, req_context):
-        self._end(self.loads.pop(req_context.req_id, None))
+        self._end_all(self.loads.pop(req_context.req_id, None))
 
     def prepare_store(self, keys, req_context):
-        ask = self.told.get(req_context.req_id)
-        held = set(itertools.islice(ask.places, len(ask.ready) + ask.pending)) if ask else ()
-        new = [key for key in keys if key not in held and key not in self.stores]
-        new = new[: len(self.credit)] if self.boot else []
-        slots = [self.credit.popleft() for _ in new]
-        end, prompt = req_context.get_offload_key_position, self.prompts.get(req_context.req_id)
-        depths = [end(key) // self.spec.chunk - 1 for key in new]
-        words = [prompt and prompt.words(depth) for depth in depths]
-        self.stores.update(zip(new, zip(slots, depths, words)))
+        new, slots = self._grant(req_context.req_id, keys, req_context.get_offload_key_position)
         return base.PrepareStoreOutput(new, Slots(self.boot, slots), [])
 
     def complete_store(self, keys, req_context, success=True):
@@ -103,16 +88,13 @@ class Manager(Link, base.OffloadingManager):
         return base.RequestOffloadingContext()
 
     def on_request_finished(self, req_context):
-        self.prompts.pop(req_context.req_id, None)
-        ask = self.told.pop(req_context.req_id, None)
-        if req_context.req_id not in self.loads:
-            self._end(ask)
+        self._finish(req_context.req_id)
 
     def on_schedule_end(self, context):
         self.steps, self.may_load = self.steps + 1, False
         # Who is scheduled without a load needs none any more.
         for request in set(context.new_req_ids) - self.loads.keys():
-            self._end(self.told.get(request))
+            self._end_all(self.told.get(request))
         [self._inquire(request) for request in context.preempted_req_ids]
 
     def has_pending_work(self):
@@ -124,13 +106,7 @@ class Manager(Link, base.OffloadingManager):
         self.quiet_until = self.steps + RESET_STEPS
         self._leave()
 
-    def step(self, tokens):
-        """A step begins: the one before says how long a block takes to compute."""
-        (began, before), now = self.last, time.monotonic()
-        if before >= 2 * self.spec.chunk:
-            block_us = (now - began) * 1e6 * self.spec.chunk / before
-            self.prefill_us = int(((self.prefill_us or block_us) * 7 + block_us) / 8) or 1
-        self.last = now, tokens
+    step = PromptLink._pace
 
 
 class Region(SharedOffloadRegion):
@@ -179,18 +155,18 @@ class CpuCopies:
 
 
 @guarded(submit_store=lambda self, job, *_: self._failed(job), get_finished=lambda *_: [],
-         submit_load=lambda self, job, _, to: self._failed(job, to), take_bad_blocks=lambda *_: set())
+         submit_load=lambda self, job, *_: self._failed(job), take_failed=lambda *_: [])
 class Worker(Link, base.OffloadingWorker):
     """Copies between the device and the arenas that jobs name.
 
-    vLLM takes no failed job: one that fails is reported as done. vLLM computes the blocks of a load;
-    the agent takes no slot once this link has ended.
+    vLLM takes no failed job: one that fails is reported as done. vLLM computes what a load should have
+    brought; the agent takes no slot once this link has ended.
     """
 
     def __init__(self, spec, kv_caches):
         super().__init__(spec.path, spec.hello(1), logger)
         self.spec, self.kv_caches, self.arenas = spec, kv_caches, {}
-        self.done, self.bad_blocks = [], set()
+        self.done, self.failed = [], []
         self.start()
 
     def _joined(self, boot, slots, stride, fd):
@@ -214,18 +190,18 @@ class Worker(Link, base.OffloadingWorker):
         self._arena(src_spec.boot).submit_load(job_id, src_spec, dst_spec)
         return True
 
-    def _failed(self, job, load_to=None):
+    def _failed(self, job):
         self.done.append(TransferResult(job, True))
-        self.bad_blocks.update(getattr(load_to, "block_ids", np.array([])).tolist())
+        self.failed.append(job)
         return True
 
     def get_finished(self):
         done, self.done = self.done, []
         return done + [result for arena in self.arenas.values() for result in arena.get_finished()]
 
-    def take_bad_blocks(self):
-        blocks, self.bad_blocks = self.bad_blocks, set()
-        return blocks
+    def take_failed(self):
+        failed, self.failed = self.failed, []
+        return failed
 
     def wait(self, job_ids):
         [arena.wait(job_ids) for arena in self.arenas.values()]
@@ -245,13 +221,16 @@ class Spec(base.OffloadingSpec):
         self.offload_prompt_only = bool(extra.get("offload_prompt_only", False))
         # Where all ranks have the same bytes, the first stores them.
         copies, self.rank = (1, 0) if self.replicated_layout else (parallel.world_size, parallel.rank)
-        blocks, tokens = self.blocks_per_chunk, self.tokens_per_block[0]
-        self.page, self.chunk = config.worker_kv_bytes_per_block * blocks, tokens * blocks
-        self.hashes_per_chunk = self.chunk // self.tokens_per_hash
-        self.group, self.row_bytes = config.groups[0].group_id.to_bytes(4, "big"), self.page * copies
+        blocks, hash_tokens, windows = self.blocks_per_chunk, self.tokens_per_hash, extra.get(WINDOWS, {})
+        self.groups = Groups(
+            Group(of.group_id, of.tokens_per_block * blocks, hash_tokens, windows.get(of.group_id))
+            for of in config.groups)
+        # All groups take their blocks from one pool: a row has room for those of any of them.
+        self.page, self.chunk = config.worker_kv_bytes_per_block * blocks, self.groups.main.tokens
+        self.row_bytes = self.page * copies
         self.form = (
             f"{extra.get(FORM)} chunk={self.chunk} page={self.page} copies={copies}"
-            f" groups={len(config.groups)} blocks={blocks}"
+            f" groups={extra.get(GROUPS, len(self.groups))} blocks={blocks}"
             f" layout={config.kv_cache_layout} canonical={config.canonical_layout}")
 
     def hello(self, role):
@@ -269,7 +248,9 @@ class Connector(OffloadingConnector):
     """Named by `kv_connector`. It sees what the spec does not: requests whole, and steps."""
 
     def __init__(self, vllm_config, role, kv_cache_config):
-        vllm_config.kv_transfer_config.kv_connector_extra_config[FORM] = form_of(vllm_config)
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        extra[FORM] = form_of(vllm_config)
+        extra[GROUPS], extra[WINDOWS] = groups_of(kv_cache_config)
         super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request):
@@ -280,9 +261,22 @@ class Connector(OffloadingConnector):
         self.connector_scheduler.manager.step(scheduler_output.total_num_scheduled_tokens)
         return super().build_connector_meta(scheduler_output)
 
-    def get_block_ids_with_load_errors(self):
-        worker = self.connector_worker and self.connector_worker.worker
-        return worker.take_bad_blocks() if worker else set()
+    def get_transfer_results(self, finished_req_ids):
+        jobs, worker = dict(self.connector_worker._load_jobs), self.connector_worker.worker
+        results = super().get_transfer_results(finished_req_ids)
+        failed = worker.take_failed() if worker else ()
+        results.failed_recving.update(jobs[job] for job in failed if job in jobs)
+        return results
+
+
+def groups_of(kv_cache_config):
+    """Words for the groups of KV, and the window of each in tokens; None is full attention."""
+    groups, windows = kv_cache_config.kv_cache_groups, {}
+    for of in get_offloading_group_ids(kv_cache_config):
+        spec = next(iter(iter_layer_specs(groups[of].kv_cache_spec)))
+        windows[of] = type(spec).__name__, spec.block_size, get_sliding_window_size_in_chunks(spec, 1)
+    words = [":".join(map(str, group)) for group in windows.values()]
+    return "1" if len(words) == 1 else ",".join(words), {of: group[2] for of, group in windows.items()}
 
 
 def form_of(vllm_config):
@@ -290,7 +284,8 @@ def form_of(vllm_config):
     model, cache = vllm_config.model_config, vllm_config.cache_config
     parallel = vllm_config.parallel_config
     config = pathlib.Path(model.model, "config.json")
-    digest = hashlib.sha256(config.read_bytes()).hexdigest()[:16] if config.exists() else "none"
+    text = config.read_bytes() if config.exists() else b"none"
+    digest = hashlib.sha256(text + str(model.hf_overrides or "").encode()).hexdigest()[:16]
     return (
         f"vllm={__version__} platform={current_platform.device_type} model={model.model}"
         f" revision={model.revision} config={digest} quantization={model.quantization}"
@@ -298,3 +293,8 @@ def form_of(vllm_config):
         f" pp={parallel.pipeline_parallel_size} dcp={parallel.decode_context_parallel_size}"
         f" attention={vllm_config.attention_config.backend}"
         f" hash={cache.prefix_caching_hash_algo} seed={os.environ.get('PYTHONHASHSEED', 'none')}")
+
+
+if Connector.__name__ not in KVConnectorFactory._registry:
+    # `MultiConnector` looks up by their names whose statistics it has.
+    KVConnectorFactory.register_connector(Connector.__name__, __name__, Connector.__name__)

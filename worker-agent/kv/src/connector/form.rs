@@ -9,16 +9,20 @@ pub(super) fn objection(form: &str) -> Option<&'static str> {
         form.split(' ').find_map(|word| word.split_once('=').filter(|(of, _)| *of == name))
     };
     let is = |name: &str, unfit: &dyn Fn(&str) -> bool| word(name).is_some_and(|(_, of)| unfit(of));
-    let objections: [(&str, bool); 4] = [
+    let objections: [(&str, bool); 5] = [
         (
             // Other hashes differ between engines and between starts of one.
             "--prefix-caching-hash-algo has to be sha256_cbor",
             is("hash", &|hash| !hash.starts_with("sha256")),
         ),
         (
-            // A group of windows or states keeps the end of a prompt, which ASK does not ask for.
-            "the model has several groups of KV (sliding windows, state): only one group can be kept",
-            is("groups", &|groups| groups != "1"),
+            // A state is kept for few places of a prompt, and nobody has run a model that has one.
+            "the model has layers with a state (Mamba and its like), which is not kept",
+            is("groups", &|groups| groups.contains("Mamba")),
+        ),
+        (
+            "the engine has the modules of an older agent, which know one group of KV",
+            is("groups", &|groups| groups.parse().is_ok_and(|count: u32| count > 1)),
         ),
         (
             "canonical_layout is set, whose rows the agent does not know",
@@ -44,7 +48,11 @@ mod tests {
         let because = |from, to| objection(&FORM.replace(from, to));
         assert_eq!((objection(FORM), objection("tiny")), (None, None));
         assert!(because("sha256_cbor", "xxhash").unwrap().contains("sha256_cbor"));
-        assert!(because("groups=1", "groups=2").unwrap().contains("several groups"));
+        assert!(because("groups=1", "groups=2").unwrap().contains("older agent"));
+        let windows = "groups=FullAttentionSpec:32:None,SlidingWindowSpec:32:64";
+        assert_eq!(because("groups=1", windows), None);
+        let state = "groups=FullAttentionSpec:544:None,MambaSpec:544:1";
+        assert!(because("groups=1", state).unwrap().contains("state"));
         assert!(because("False", "True").unwrap().contains("canonical_layout"));
         assert!(because("blocks=1", "blocks=4").unwrap().contains("blocks_per_chunk"));
         assert_eq!(objection("platform=cuda hash=sha256 groups=1 blocks=4"), None);
