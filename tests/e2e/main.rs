@@ -43,4 +43,5 @@ mod tools;
 mod traces;
 mod vllm;
 mod vllm_tier_forms;
+mod vllm_tier_pair;
 mod vllm_tiers;

@@ -82,6 +82,30 @@ impl Flags {
         self.given.iter().any(|given| given.name == name || given.name == path)
     }
 
+    /// The user's parts of a flag's value: path and value of each.
+    pub(super) fn parts<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.given.iter().filter(move |given| given.whole() == name).filter_map(|given| {
+            let (_, path) = given.name.split_once('.')?;
+            Some((path, given.value.as_deref().unwrap_or_default()))
+        })
+    }
+
+    /// The words without those that are parts of this flag's value.
+    pub(super) fn without_parts(dialect: &Dialect, words: &[String], name: &str) -> Vec<String> {
+        let mut kept = Vec::new();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let flag = is_flag(word).then(|| UserFlag::new(dialect, word, words.peek().copied()));
+            match flag.filter(|flag| flag.whole() == name && flag.name != name) {
+                None => kept.push(word.clone()),
+                // The next word is its value.
+                Some(flag) if flag.value.is_some() && !word.contains('=') => drop(words.next()),
+                Some(_) => {}
+            }
+        }
+        kept
+    }
+
     fn refuse_reserved(&self, dialect: &Dialect) -> Result<(), CommandError> {
         for given in &self.given {
             let is_it = |name: &str| name == given.whole() || is_abbreviation(given.whole(), name);

@@ -97,8 +97,53 @@ fn a_vllm_with_tiers_is_told_where_they_are() {
     assert!(!hashes.contains("cbor"), "{hashes}");
     let refused = refusal(vllm, &with(&["--kv-transfer-config.kv_port", "1"]));
     assert!(refused.contains("--kv-host-gb sets --kv-transfer-config"), "{refused}");
-    let paired = Options { role: Role::Decode, ..with(&[]) };
-    assert!(refusal(vllm, &paired).contains("--role aggregated"));
+}
+
+#[test]
+fn a_vllm_of_a_pair_with_tiers_has_two_connectors() {
+    let tiers = Some(KvTiers { socket: "/home/kv.sock".into(), modules: "/home".into() });
+    let with =
+        |extra: &[&str]| Options { role: Role::Prefill, kv_tiers: tiers.clone(), ..options(extra) };
+    let given = |extra: &[&str]| {
+        let command = vllm(&with(extra)).unwrap();
+        let at = command.args.iter().position(|word| word == "--kv-transfer-config").unwrap();
+        assert!(!command.args.iter().any(|word| word.starts_with("--kv-transfer-config.")));
+        let config: Value = serde_json::from_str(&command.args[at + 1]).unwrap();
+        (config, command.args)
+    };
+    let (config, _) = given(&[]);
+    assert_eq!(
+        (&config["kv_connector"], &config["kv_role"]),
+        (&json!("MultiConnector"), &json!("kv_producer"))
+    );
+    assert_eq!(config["kv_load_failure_policy"], "recompute");
+    let [first, second] =
+        &config["kv_connector_extra_config"]["connectors"].as_array().unwrap()[..]
+    else {
+        panic!("{config}")
+    };
+    assert_eq!(first, &json!({"kv_connector": "NixlConnector", "kv_role": "kv_producer"}));
+    assert_eq!(second["kv_connector_extra_config"]["stator_socket"], "/home/kv.sock");
+
+    // Parts are of the connector for the role, but for what vLLM reads of the whole alone.
+    let (config, args) = given(&[
+        "--kv-transfer-config.kv_buffer_device",
+        "cpu",
+        "--kv-transfer-config.kv_connector_extra_config.kv_lease_duration=5",
+        "--kv_transfer_config.kv_load_failure_policy=fail",
+        "--seed",
+        "7",
+    ]);
+    let expected = json!({
+        "kv_connector": "NixlConnector", "kv_role": "kv_producer", "kv_buffer_device": "cpu",
+        "kv_connector_extra_config": {"kv_lease_duration": 5},
+    });
+    assert_eq!(config["kv_connector_extra_config"]["connectors"][0], expected);
+    assert_eq!(config["kv_load_failure_policy"], "fail");
+    assert_eq!(args[args.len() - 2..], ["--seed", "7"]);
+
+    let refused = refusal(vllm, &with(&["--kv-transfer-config", "{}"]));
+    assert!(refused.contains("--kv-host-gb sets --kv-transfer-config"), "{refused}");
 }
 
 #[test]

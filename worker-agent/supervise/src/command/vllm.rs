@@ -4,7 +4,7 @@ use super::flags::{Dialect, Flags};
 use super::{
     CommandError, EngineCommand, KvTiers, Options, host, python_env, python_path, secrets, words,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use stator_protos::discovery::Role;
 
 const DIALECT: Dialect = Dialect {
@@ -32,6 +32,12 @@ const MORIIO: &str = "MoRIIOConnector";
 /// Default KV connector.
 const CONNECTOR: &str = "NixlConnector";
 
+/// The connector that has several others side by side.
+const SEVERAL: &str = "MultiConnector";
+
+/// Settings that [`SEVERAL`] has for all of its connectors.
+const SETTINGS_OF_ALL: [&str; 2] = ["engine_id", "kv_load_failure_policy"];
+
 /// Module of the connector that keeps KV in the agent's tiers, and of its offloading spec.
 const TIERS: &str = "vllm_0_32";
 
@@ -52,7 +58,8 @@ const DEFAULTS: [&str; 3] =
 /// Builds the command line of a vLLM server.
 ///
 /// The user's plain `--kv-transfer-config` replaces the one for the role; single parts
-/// (`--kv-transfer-config.kv_buffer_device cpu`) are added to it.
+/// (`--kv-transfer-config.kv_buffer_device cpu`) are added to it. An engine of a pair that keeps KV in
+/// tiers has two connectors; the parts are those of the one for the role.
 ///
 /// The command turns on the development mode, which the engine needs to reset its cache, pause and
 /// sleep, and to describe itself fully. Anyone who reaches its HTTP, on the loopback interface, can
@@ -80,12 +87,16 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
         });
         args.extend(words(["--kv-events-config", &config.to_string()]));
     }
-    args.extend(transfer(options, &flags));
+    let mut extra = options.extra.clone();
     if let Some(tiers) = &options.kv_tiers {
         args.extend(kv_tiers(options, &flags, tiers)?);
+        extra = Flags::without_parts(&DIALECT, &extra, CONNECTOR_FLAG);
+    } else {
+        let parts = transfer(options, &flags).into_iter();
+        args.extend(parts.flat_map(|(part, value)| [format!("--{CONNECTOR_FLAG}.{part}"), value]));
     }
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
-    args.extend(options.extra.iter().cloned());
+    args.extend(extra);
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
     let (env, secrets) = (env(options, &flags), secrets(options));
     Ok(EngineCommand { program, args, env, files: Vec::new(), secrets })
@@ -97,27 +108,30 @@ fn kv_tiers(
     flags: &Flags,
     tiers: &KvTiers,
 ) -> Result<Vec<String>, CommandError> {
-    let refused = |why: &str| CommandError::Unsupported { engine: "vllm", why: why.into() };
-    if options.role != Role::Aggregated {
-        let why = "--kv-host-gb needs --role aggregated: the connector of a pair moves KV between its \
-                   engines";
-        return Err(refused(why));
+    let is_paired = options.role != Role::Aggregated;
+    // Of a pair's connector the user may set parts.
+    if flags.is_on(CONNECTOR_FLAG) || !is_paired && flags.has(CONNECTOR_FLAG) {
+        let why = "--kv-host-gb sets --kv-transfer-config".into();
+        return Err(CommandError::Unsupported { engine: "vllm", why });
     }
-    if flags.has(CONNECTOR_FLAG) {
-        return Err(refused("--kv-host-gb sets --kv-transfer-config"));
-    }
-    let config = json!({
+    let mut config = json!({
         "kv_connector": "Connector",
         "kv_connector_module_path": TIERS,
         "kv_role": "kv_both",
-        // A block that cannot be loaded is computed.
-        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
             "spec_name": "Spec",
             "spec_module_path": TIERS,
             "stator_socket": tiers.socket,
         },
     });
+    if is_paired {
+        config = beside(&hand_over(options, flags), &config);
+    }
+    // A block that cannot be loaded is computed.
+    let policy = &mut config["kv_load_failure_policy"];
+    if policy.is_null() {
+        *policy = "recompute".into();
+    }
     let mut args = words([&format!("--{CONNECTOR_FLAG}"), &config.to_string()]).to_vec();
     if !flags.has(HASHES) {
         // Other hashes differ between engines and between starts of one.
@@ -126,23 +140,63 @@ fn kv_tiers(
     Ok(args)
 }
 
+/// The configuration of the connector for the engine's role and of the one of its tiers. The first
+/// is asked first: a prompt that a prefill engine has computed comes from there as a whole, and the
+/// prefill engine is told that its blocks are free.
+fn beside(hand_over: &Value, tiers: &Value) -> Value {
+    let mut first = hand_over.clone();
+    let mut both = json!({ "kv_connector": SEVERAL, "kv_role": first["kv_role"] });
+    for name in SETTINGS_OF_ALL {
+        if let Some(value) = first.as_object_mut().and_then(|first| first.remove(name)) {
+            both[name] = value;
+        }
+    }
+    both["kv_connector_extra_config"] = json!({ "connectors": [first, tiers] });
+    both
+}
+
+/// The connector of a role as one value, with the user's parts.
+fn hand_over(options: &Options, flags: &Flags) -> Value {
+    let mut config = json!({});
+    for (part, value) in transfer(options, flags) {
+        // vLLM reads a part so, too.
+        let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
+        set_part(&mut config, part, value);
+    }
+    for (part, value) in flags.parts(CONNECTOR_FLAG) {
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        set_part(&mut config, part, value);
+    }
+    config
+}
+
+/// Sets `a.b` of a configuration.
+fn set_part(config: &mut Value, path: &str, value: Value) {
+    if !config.is_object() {
+        *config = json!({});
+    }
+    match path.split_once('.') {
+        Some((name, rest)) => set_part(&mut config[name], rest, value),
+        None => config[path] = value,
+    }
+}
+
 /// The connector of a role, part by part, so that the user can add further parts.
-fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
+fn transfer(options: &Options, flags: &Flags) -> Vec<(&'static str, String)> {
     let role = match options.role {
         Role::Prefill => "kv_producer",
         Role::Decode => "kv_consumer",
         Role::Aggregated | Role::Encode => return Vec::new(),
     };
     let connector = options.connector.as_deref().unwrap_or(CONNECTOR);
-    let name = CONNECTOR_FLAG;
     let mut parts = vec![("kv_connector", connector.to_owned()), ("kv_role", role.to_owned())];
     if connector == MORIIO {
         parts.push(("kv_connector_extra_config.http_port", options.http.port().to_string()));
         let reached = options.side_channel.map(|side| side.ip().to_string());
         parts.extend(reached.map(|host| ("kv_connector_extra_config.host_ip", host)));
     }
-    let missing = parts.iter().filter(|(part, _)| !flags.has_part(name, part));
-    missing.flat_map(|(part, value)| words([&format!("--{name}.{part}"), value])).collect()
+    parts.retain(|(part, _)| !flags.has_part(CONNECTOR_FLAG, part));
+    parts
 }
 
 fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
