@@ -43,5 +43,6 @@ mod tools;
 mod traces;
 mod vllm;
 mod vllm_tier_forms;
+mod vllm_tier_names;
 mod vllm_tier_pair;
 mod vllm_tiers;

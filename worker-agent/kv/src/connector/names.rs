@@ -56,6 +56,26 @@ mod tests {
         }
     }
 
+    /// Keys as vLLM 0.32.0 computes them, see `hash_vectors_equal_the_engine`.
+    #[test]
+    fn names_of_the_engines_keys_stay_what_they_are() {
+        let cases = include_str!("../../fixtures/vllm-0.32.0-keys.json");
+        let cases: serde_json::Value = serde_json::from_str(cases).unwrap();
+        let names = KeyNames::new(&[7; 32], &[0; 16]);
+        let mut all = std::collections::HashSet::new();
+        for case in cases.as_array().unwrap() {
+            let keys = case["keys"].as_array().unwrap().iter().map(|key| {
+                let key = key.as_str().unwrap();
+                let byte = |at: usize| u8::from_str_radix(&key[2 * at..][..2], 16).unwrap();
+                format!("{:032x}", names.name(&EngineKey(std::array::from_fn(byte))).0)
+            });
+            let keys: Vec<_> = keys.collect();
+            assert_eq!(serde_json::json!(keys), case["names"], "{}", case["prompt"]);
+            all.extend(keys);
+        }
+        assert_eq!(all.len(), 15, "two blocks have one name");
+    }
+
     /// Blocks on disk outlive the agent's version.
     #[test]
     fn names_stay_what_they_are() {
