@@ -14,7 +14,7 @@ use stator_kv::tier::TierReport;
 use stator_kv::{Block, Checksum, Now, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// A way to fill the tiers: a name, the policy of host memory, what a disk of so many blocks takes, and whether
@@ -41,7 +41,7 @@ fn main() {
     println!("host disk | way | hits % | written to host | to disk");
     for pair in sizes.chunks_exact(2) {
         for (name, policy, admission, is_selective) in WAYS {
-            let seen = is_selective.then(|| Ghosts::new(4 * pair[1]));
+            let seen = is_selective.then(|| Ghosts::new(16 * pair[1]));
             let mut study = Study::new((pair[0], pair[1]), (policy, admission(pair[1])), seen);
             prompts.iter().for_each(|prompt| study.pass(prompt));
             let hits = 100.0 * study.hits as f64 / asked as f64;
@@ -59,7 +59,8 @@ struct Study {
     requests: u64,
     /// A slot that was granted and not filled.
     spare: Option<SlotId>,
-    disk: HashSet<BlockName>,
+    /// Blocks on the disk, and whether they were read since they were written.
+    disk: HashMap<BlockName, bool>,
     order: VecDeque<BlockName>,
     disk_blocks: usize,
     /// Blocks that were computed before, where host memory takes only these.
@@ -140,6 +141,7 @@ impl Study {
         while let Some(action) = self.store.next_action() {
             match action {
                 Action::Read { read, .. } => {
+                    self.disk.entry(read.name).and_modify(|was_read| *was_read = true);
                     let result = Ok(Checksum(0));
                     let report = TierReport::Read { name: read.name, slot: read.slot, result };
                     self.store.report(DISK, report, self.now);
@@ -147,20 +149,36 @@ impl Study {
                 Action::Write { write, .. } => {
                     let (name, slot) = (write.block.name, write.slot);
                     self.disk_written += 1;
-                    if self.disk.insert(name) {
+                    if self.disk.insert(name, false).is_none() {
                         self.order.push_back(name);
                     }
                     let report = TierReport::Written { name, slot, result: Ok(()) };
                     self.store.report(DISK, report, self.now);
-                    if self.order.len() > self.disk_blocks
-                        && let Some(oldest) = self.order.pop_front()
-                    {
-                        self.disk.remove(&oldest);
-                        self.store.report(DISK, TierReport::Gone(vec![oldest]), self.now);
-                    }
+                    self.make_room();
                 }
                 Action::Ready { .. } | Action::Event(_) => {}
                 Action::Forget { .. } | Action::Clear { .. } => {}
+            }
+        }
+    }
+}
+
+impl Study {
+    /// Overwrites the oldest blocks; those that were read are written anew, as agents do.
+    fn make_room(&mut self) {
+        while self.disk.len() > self.disk_blocks
+            && let Some(oldest) = self.order.pop_front()
+        {
+            match self.disk.get_mut(&oldest) {
+                Some(was_read) if *was_read => {
+                    *was_read = false;
+                    self.order.push_back(oldest);
+                    self.disk_written += 1;
+                }
+                _ => {
+                    self.disk.remove(&oldest);
+                    self.store.report(TierId(0), TierReport::Gone(vec![oldest]), self.now);
+                }
             }
         }
     }

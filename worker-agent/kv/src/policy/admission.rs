@@ -2,14 +2,15 @@
 //!
 //! While a tier is small against what is asked for, blocks that are used once only push out others, and
 //! second touches have as many hits for a fraction of the writes. A tier that is large has room for all,
-//! and what is written at its second use only is missed at that use. Source: the study of the public
-//! traces in docs/benchmarks/kv.md.
+//! and what is written at its second use only is missed at that use. Two shadows of the tier count hits and
+//! writes of both ways: all is written where enough of the further writes is hit. Source: the study of the
+//! public traces in docs/benchmarks/kv.md.
 
 use super::ghosts::Ghosts;
 use super::sample::SequenceSample;
 use super::{Eviction, Lru};
 use crate::SlotId;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 
@@ -21,8 +22,10 @@ const SHIFT_MAX: u32 = 6;
 const ROUND_PER_BLOCK: u64 = 2;
 /// Comparisons in a row after which the choice changes.
 const ROUNDS_TO_LEAD: u32 = 2;
-/// Hits that the spared writes may cost: one in 100.
-const LOSS: u64 = 100;
+/// Further writes that one further hit may cost.
+const WRITES_PER_HIT: u64 = 16;
+/// Names that a shadow remembers for each block of its tiers, as the store does.
+const SEEN_PER_BLOCK: usize = 16;
 
 /// The choice for one tier, and the two shadows that show what each would have found.
 pub struct AdmissionSelector {
@@ -81,8 +84,10 @@ impl AdmissionSelector {
     }
 
     fn compare(&mut self) {
-        let (all, second) = (self.through.hits, self.second_touch.hits);
-        let spares = second + all / LOSS >= all;
+        let (all, second) = (&self.through, &self.second_touch);
+        let further_hits = all.hits.saturating_sub(second.hits);
+        let further_writes = all.writes.saturating_sub(second.writes);
+        let spares = further_hits * WRITES_PER_HIT <= further_writes;
         self.rounds_led = if spares == self.is_second_touch { 0 } else { self.rounds_led + 1 };
         if self.rounds_led >= ROUNDS_TO_LEAD {
             self.rounds_led = 0;
@@ -91,6 +96,7 @@ impl AdmissionSelector {
         // The past fades: what holds now is to count.
         for shadow in [&mut self.through, &mut self.second_touch] {
             shadow.hits = shadow.hits * 3 / 4;
+            shadow.writes = shadow.writes * 3 / 4;
         }
     }
 }
@@ -101,18 +107,21 @@ struct ShadowTiers {
     names: Vec<BlockName>,
     free: Vec<SlotId>,
     order: Lru,
-    tier: FxHashSet<BlockName>,
+    /// Blocks of the tier, and whether they were read since they were written.
+    tier: FxHashMap<BlockName, bool>,
     /// The tier's blocks, oldest first.
     written: VecDeque<BlockName>,
     tier_blocks: usize,
     /// Blocks that were seen before, where only these are written.
     seen: Option<Ghosts>,
     hits: u64,
+    writes: u64,
 }
 
 impl ShadowTiers {
     fn new(host_blocks: usize, tier_blocks: usize, is_second_touch: bool) -> Self {
-        let seen = is_second_touch.then(|| Ghosts::new(4 * host_blocks.max(tier_blocks)));
+        let names = SEEN_PER_BLOCK * host_blocks.max(tier_blocks);
+        let seen = is_second_touch.then(|| Ghosts::new(names));
         let (host, order, tier, written) = Default::default();
         Self {
             host,
@@ -124,30 +133,50 @@ impl ShadowTiers {
             tier_blocks,
             seen,
             hits: 0,
+            writes: 0,
         }
     }
 
     /// A prompt comes: leading blocks that are somewhere are hits, all others are computed.
     fn ask(&mut self, names: &[BlockName]) {
-        let is_there =
-            |name: &&BlockName| self.host.contains_key(*name) || self.tier.contains(*name);
-        self.hits += names.iter().take_while(is_there).count() as u64;
+        for name in names {
+            if !self.host.contains_key(name) {
+                let Some(was_read) = self.tier.get_mut(name) else { break };
+                *was_read = true;
+            }
+            self.hits += 1;
+        }
         // Deepest first, as requests release their blocks.
         for name in names.iter().rev() {
             self.touch(*name);
         }
     }
 
+    /// Writes a block to the tier, in place of the oldest that was not read; those before it that were
+    /// read are written anew.
+    fn write(&mut self, name: BlockName) {
+        self.writes += 1;
+        self.tier.insert(name, false);
+        self.written.push_back(name);
+        while self.tier.len() > self.tier_blocks
+            && let Some(oldest) = self.written.pop_front()
+        {
+            match self.tier.get_mut(&oldest) {
+                Some(was_read) if *was_read => {
+                    *was_read = false;
+                    self.written.push_back(oldest);
+                    self.writes += 1;
+                }
+                _ => drop(self.tier.remove(&oldest)),
+            }
+        }
+    }
+
     fn touch(&mut self, name: BlockName) {
         // The second use is told whether or not the block is still in host memory.
         let is_known = self.seen.as_mut().is_none_or(|seen| seen.replace(name));
-        if is_known && self.tier.insert(name) {
-            self.written.push_back(name);
-            if self.written.len() > self.tier_blocks
-                && let Some(oldest) = self.written.pop_front()
-            {
-                self.tier.remove(&oldest);
-            }
+        if is_known && !self.tier.contains_key(&name) {
+            self.write(name);
         }
         let slot = self.host.get(&name).copied().or_else(|| {
             let slot = self.free.pop().or_else(|| {

@@ -62,9 +62,9 @@ use tiers::TierState;
 
 /// Names of blocks that are remembered after their eviction, for each slot and each block of a tier
 /// that remembers them.
-const SEEN_PER_SLOT: usize = 4;
+const SEEN_PER_SLOT: usize = 16;
 /// Most names that are remembered: 32 MiB.
-const SEEN_MAX: usize = 1 << 22;
+const SEEN_MAX: usize = 1 << 24;
 
 /// The blocks of host memory and of the tiers below it.
 pub struct BlockStore {

@@ -84,8 +84,8 @@ pub enum TierAdmission {
     Through,
     /// A block that is used again after it was computed, or that is computed again.
     SecondTouch,
-    /// [`TierAdmission::Through`] or [`TierAdmission::SecondTouch`]: the latter where it has as many hits
-    /// on a sample of the sequences, for the writes that it spares.
+    /// [`TierAdmission::Through`] or [`TierAdmission::SecondTouch`]: the latter where the writes that it
+    /// spares would bring too few hits, on a sample of the sequences.
     Measured {
         /// Blocks that the tier has room for.
         blocks: usize,
