@@ -150,6 +150,7 @@ const SIMULATE_DETAILS: &[&str] = &[
     "disk-gb-s",
     "disk-write-gb-s",
     "disk-latency-ms",
+    "host-selective",
     "disk-admission",
     "local-gb-s",
     "remote-gb-s",

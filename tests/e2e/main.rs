@@ -34,6 +34,7 @@ mod release;
 mod responses;
 mod sglang;
 mod sglang_tiers;
+mod simulate;
 mod stages;
 mod suite;
 mod support;

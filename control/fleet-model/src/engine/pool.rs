@@ -91,7 +91,7 @@ impl BlockPool {
             self.hold_slot(slot);
             held.push(slot);
         }
-        self.tiers.touch(ids);
+        self.tiers.touch(ids, &mut self.news);
     }
 
     /// Time goes on for the tiers.

@@ -26,6 +26,9 @@ pub(crate) struct TierArgs {
     /// Default: the one that has the most hits on a sample of the requests, as agents choose it.
     #[arg(long, value_name = "POLICY", env = "STATOR_SIMULATE_HOST_POLICY")]
     pub(crate) host_policy: Option<String>,
+    /// Write blocks to host memory at their second use only, as SGLang's selective write-through.
+    #[arg(long, env = "STATOR_SIMULATE_HOST_SELECTIVE")]
+    pub(crate) host_selective: bool,
     /// Tokens of KV that a worker's disk holds; 0 for no disk. Needs --host-kv-tokens.
     #[arg(long, default_value = "0", env = "STATOR_SIMULATE_DISK_KV_TOKENS")]
     pub(crate) disk_kv_tokens: u32,
@@ -99,6 +102,7 @@ impl TierArgs {
             host_blocks,
             onboard_block,
             host_policy,
+            is_selective: self.host_selective,
             disk: (blocks > 0).then_some(disk),
             peers: self.peer_kv.then_some(peers),
         }

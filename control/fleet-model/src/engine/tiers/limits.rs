@@ -13,6 +13,8 @@ pub struct TierLimits {
     pub onboard_block: Ps,
     /// Eviction policy of host memory; `None` leaves the choice to the store.
     pub host_policy: Option<PolicyName>,
+    /// Whether host memory takes a block at its second use only, as SGLang's selective write-through.
+    pub is_selective: bool,
     /// The disk, if there is one.
     pub disk: Option<DiskLimits>,
     /// Reading from other workers, if workers lend.
@@ -45,6 +47,12 @@ pub struct PeerLimits {
 
 impl TierLimits {
     /// No tiers.
-    pub const NONE: Self =
-        Self { host_blocks: 0, onboard_block: 0, host_policy: None, disk: None, peers: None };
+    pub const NONE: Self = Self {
+        host_blocks: 0,
+        onboard_block: 0,
+        host_policy: None,
+        is_selective: false,
+        disk: None,
+        peers: None,
+    };
 }

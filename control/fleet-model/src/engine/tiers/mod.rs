@@ -17,6 +17,7 @@ use crate::time::{Ps, SECOND, duration};
 use disk::FifoDisk;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
+use stator_kv::policy::Ghosts;
 use stator_kv::store::{
     Action, BlockStore, Filled, OwnerId, RequestId, StoreSettings, TierAdmission, TierId,
     TierSettings,
@@ -32,6 +33,8 @@ use std::fmt;
 /// The tiers as the store numbers them.
 const DISK: TierId = TierId(0);
 const PEERS: TierId = TierId(1);
+/// Names of used blocks that are remembered, for each block of the larger tier.
+const SEEN_PER_BLOCK: usize = 16;
 /// Longest wait of a request for blocks: the store's default.
 const WAIT_MAX: Ps = 2 * SECOND;
 
@@ -87,6 +90,8 @@ pub(crate) struct Tiers {
     arriving: FxHashMap<BlockName, (TierId, Option<Ps>)>,
     /// Blocks in host memory, which other workers may read.
     host: FxHashSet<BlockName>,
+    /// Blocks that were used before, where host memory takes only these.
+    seen: Option<Ghosts>,
     totals: TierTotals,
 }
 
@@ -125,6 +130,9 @@ impl Tiers {
         let mut store = (limits.host_blocks > 0).then(|| BlockStore::new(settings));
         let owner = store.as_mut().map_or(OwnerId(0), BlockStore::connect);
         let (granted, due, arriving, host, totals) = Default::default();
+        let below = limits.disk.map_or(0, |disk| disk.blocks);
+        let names = SEEN_PER_BLOCK * limits.host_blocks.max(below) as usize;
+        let seen = limits.is_selective.then(|| Ghosts::new(names));
         Self {
             limits,
             store,
@@ -140,6 +148,7 @@ impl Tiers {
             peer_reads: 0,
             arriving,
             host,
+            seen,
             totals,
         }
     }
@@ -211,8 +220,14 @@ impl Tiers {
         LoadedBlocks { blocks: blocks as u32, ready: onboarded }
     }
 
-    /// A block was computed on the device: host memory keeps it too.
+    /// A block was computed on the device: host memory keeps it too, unless that waits for a second use.
     pub(crate) fn store(&mut self, id: BlockId, place: BlockPlace, news: &mut KvNews) {
+        if self.seen.as_mut().is_none_or(|seen| seen.replace(name(id))) {
+            self.fill(id, place, news);
+        }
+    }
+
+    fn fill(&mut self, id: BlockId, place: BlockPlace, news: &mut KvNews) {
         let (now, BlockPlace { parent, depth }) = (self.now, place);
         let Some(store) = &mut self.store else { return };
         if self.granted.is_empty() {
@@ -235,12 +250,21 @@ impl Tiers {
         self.act(now, news);
     }
 
-    /// Blocks were used on the device.
-    pub(crate) fn touch(&mut self, ids: &[BlockId]) {
+    /// Leading blocks of a sequence were used on the device.
+    pub(crate) fn touch(&mut self, ids: &[BlockId], news: &mut KvNews) {
         let now = duration(self.now);
         if let Some(store) = &mut self.store {
             let names: Vec<_> = ids.iter().map(|id| name(*id)).collect();
             store.touch(&names, now);
+        }
+        if self.seen.is_none() {
+            return;
+        }
+        for (at, id) in ids.iter().enumerate() {
+            if !self.host.contains(&name(*id)) {
+                let parent = at.checked_sub(1).map(|before| ids[before]);
+                self.fill(*id, BlockPlace { parent, depth: at as u32 }, news);
+            }
         }
     }
 

@@ -44,6 +44,20 @@ fn blocks_come_from_host_memory_and_from_disk_in_their_time() {
 }
 
 #[test]
+fn selective_host_memory_takes_blocks_at_their_second_use() {
+    let selective = TierLimits { is_selective: true, ..limits(8, 100) };
+    let (mut tiers, mut news) = (Tiers::new(selective), KvNews::new(16, true));
+    compute(&mut tiers, &mut news, &[1, 2, 3]);
+    assert_eq!((tiers.lendable(&[1, 2, 3]), tiers.totals().host_written), (0, 0));
+    // The first two are used on the device, and the third is computed once more.
+    tiers.touch(&[1, 2], &mut news);
+    tiers.store(3, BlockPlace { parent: Some(2), depth: 2 }, &mut news);
+    assert_eq!((tiers.lendable(&[1, 2, 3]), tiers.totals().host_written), (3, 3));
+    tiers.touch(&[1, 2, 3], &mut news);
+    assert_eq!(tiers.totals().host_written, 3);
+}
+
+#[test]
 fn a_disk_that_is_slower_than_computing_is_left_alone_once_that_is_known() {
     let (mut tiers, mut news) = (Tiers::new(limits(4, 100)), KvNews::new(16, true));
     compute(&mut tiers, &mut news, &[1, 2, 3, 4]);

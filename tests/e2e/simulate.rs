@@ -1,0 +1,72 @@
+//! `stator simulate` with KV tiers on a trace that is small enough to be worked out by hand.
+
+use serde_json::Value;
+use stator_tests::process::Process;
+use std::path::Path;
+
+/// Three prompts of 1,636 tokens, three whole blocks each: the third is the first once more. Long before
+/// the next one comes everything is written.
+const TRACE: &str = r#"
+{"timestamp": 0, "input_length": 1636, "output_length": 1, "hash_ids": [1, 2, 3, 4]}
+{"timestamp": 60000, "input_length": 1636, "output_length": 1, "hash_ids": [11, 12, 13, 14]}
+{"timestamp": 120000, "input_length": 1636, "output_length": 1, "hash_ids": [1, 2, 3, 5]}
+"#;
+/// Tokens of a block, and of all prompts.
+const BLOCK: f64 = 512.0;
+const TOKENS: f64 = 3.0 * 1636.0;
+/// One worker whose device has room for one prompt.
+const FLEET: [&str; 6] = [
+    "--policy=stator",
+    "--workers=1",
+    "--block-size=512",
+    "--kv-tokens=2048",
+    "--max-running=1",
+    "--speed=1",
+];
+
+/// Cached blocks, and what the tiers did.
+async fn simulated(home: &Path, flags: &[&str]) -> (f64, Value) {
+    let (trace, json) = (home.join("trace.jsonl"), home.join("report.json"));
+    std::fs::write(&trace, TRACE).unwrap();
+    let (trace, json_flag) =
+        (format!("--trace={}", trace.display()), format!("--json={}", json.display()));
+    let args = ["simulate", &*trace, &*json_flag].into_iter().chain(FLEET);
+    let args: Vec<_> = args.chain(flags.iter().copied()).collect();
+    let mut process = Process::start(&args);
+    assert!(process.ended().await.success(), "{}", process.log());
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let outcome = report["outcomes"][0].clone();
+    (outcome["cached_share"].as_f64().unwrap() * TOKENS / BLOCK, outcome["tiers"].clone())
+}
+
+fn assert_blocks(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-6, "{found} blocks, not {expected}");
+}
+
+#[tokio::test]
+async fn a_simulated_fleet_with_tiers_has_the_hits_that_are_worked_out_by_hand() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    // The second prompt takes the place of the first.
+    let (cached, tiers) = simulated(home, &[]).await;
+    assert_blocks(cached, 0.0);
+    assert_eq!(tiers["host_written"], 0);
+
+    // Host memory of eight blocks has all six.
+    let (cached, tiers) = simulated(home, &["--host-kv-tokens=4096"]).await;
+    assert_blocks(cached, 3.0);
+    assert_eq!((&tiers["host"], &tiers["host_written"]), (&3.into(), &6.into()));
+
+    // Of four blocks it has the third of the first prompt: of one prompt the first written goes first. The
+    // disk has the two before, without which the third is of no use.
+    let below = ["--host-kv-tokens=2048", "--host-policy=lru", "--disk-kv-tokens=8192"];
+    let ways = [("through", 3.0, [1, 2, 6]), ("second-touch", 0.0, [0, 0, 0])];
+    for (admission, blocks, expected) in ways {
+        let admission = format!("--disk-admission={admission}");
+        let flags: Vec<_> = below.iter().copied().chain([&*admission]).collect();
+        let (cached, tiers) = simulated(home, &flags).await;
+        assert_blocks(cached, blocks);
+        let found = ["host", "disk", "disk_written"].map(|of| tiers[of].as_u64().unwrap());
+        assert_eq!(found, expected, "{admission}");
+    }
+}
