@@ -13,11 +13,12 @@ use crate::door::{Admission, Door, Visitor};
 use crate::linger::linger;
 use crate::space::Account;
 use bytes::Bytes;
+use h2::Reason;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use pingora::Error;
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
+use pingora::{Error, ErrorType};
 use stator_api::anthropic;
 use stator_api::openai::error::ApiError;
 use stator_protos::header::{IGNORED, REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
@@ -64,7 +65,11 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// Takes over a session whose request header was read.
-    pub(crate) fn new(session: ServerSession, door: Arc<Door>, client: Arc<Visitor>) -> Self {
+    pub(crate) fn new(mut session: ServerSession, door: Arc<Door>, client: Arc<Visitor>) -> Self {
+        if session.is_http2() {
+            // That of the connection does not see a client that reads other streams only.
+            session.set_write_timeout(Some(door.deadlines(&client).write));
+        }
         let request_id = kept_request_id(&session).unwrap_or_else(new_request_id);
         Self {
             session,
@@ -207,6 +212,7 @@ impl Exchange {
         // Pingora stashes bytes of a pipelined request and stays pending; only the end of the
         // connection or an error ends this.
         let _ = self.session.read_body_or_idle(true).await;
+        self.gone = true;
         HangUp
     }
 
@@ -307,9 +313,9 @@ impl Exchange {
         last: bool,
     ) -> Result<(), HangUp> {
         let written = self.write_parts(head, body, last).await;
-        written.map_err(|_| {
-            if self.connection().and_then(|stream| stream.patience().expired())
-                == Some(MissedDeadline::Write)
+        written.map_err(|error| {
+            let expired = self.connection().and_then(|stream| stream.patience().expired());
+            if expired == Some(MissedDeadline::Write) || *error.etype() == ErrorType::WriteTimedout
             {
                 self.door.metrics().late("write");
                 tracing::info!(request_id = self.request_id(), "the client takes no bytes");
@@ -326,6 +332,9 @@ impl Exchange {
         body: Bytes,
         last: bool,
     ) -> Result<(), Box<Error>> {
+        if self.session.is_http2() {
+            return self.write_frames(head, body, last).await;
+        }
         if let Some(head) = head {
             self.cork(last || !body.is_empty());
             self.session.write_response_header(Box::new(head)).await?;
@@ -337,6 +346,20 @@ impl Exchange {
             self.session.write_response_body(Bytes::new(), true).await?;
         }
         Ok(())
+    }
+
+    /// Frames that are there together leave together.
+    async fn write_frames(
+        &mut self,
+        head: Option<ResponseHeader>,
+        body: Bytes,
+        last: bool,
+    ) -> Result<(), Box<Error>> {
+        if let Some(head) = head {
+            self.session.write_response_header(Box::new(head)).await?;
+        }
+        let body = if *self.method() == Method::HEAD { Bytes::new() } else { body };
+        self.session.write_response_body(body, last).await
     }
 
     fn cork(&self, corked: bool) {
@@ -362,11 +385,16 @@ impl Exchange {
     /// Ends the exchange and gives the connection back for the next one, where it can be used.
     pub(crate) async fn finish(mut self) -> Option<ReusedHttpStream> {
         self.admission = None;
+        if self.gone && self.session.is_http2() {
+            self.client.note_reset(self.started.elapsed());
+        }
         if !self.gone && !self.session.is_body_done() {
             linger(self.session).await;
             return None;
         }
         if !self.reusable {
+            // A stream of HTTP/2 whose answer has no end is reset.
+            self.session.shutdown_with_reason(Reason::INTERNAL_ERROR);
             return None;
         }
         let settings = HttpPersistentSettings::for_session(&self.session);

@@ -135,7 +135,7 @@ impl HttpArgs {
             client_ca: self.client_ca_file.clone(),
             reload: true,
             min_version: tls::Version::default(),
-            alpn: vec!["http/1.1".to_owned()],
+            alpn: vec!["h2".to_owned(), "http/1.1".to_owned()],
         })
     }
 

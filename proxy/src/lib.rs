@@ -15,6 +15,7 @@ mod exchange;
 mod failure;
 pub mod fuzz;
 mod head;
+mod http2;
 mod http_args;
 mod keys;
 mod linger;

@@ -6,9 +6,10 @@ use crate::door::{Door, Visitor};
 use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::head;
+use crate::http2::{self, ConnectionLimits, EndOfService};
 use crate::sidecar::Sidecar;
 use crate::standalone::service::Service;
-use crate::wire::Wire;
+use crate::wire::{Silence, Wire};
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
@@ -148,15 +149,39 @@ pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdow
 }
 
 async fn serve_connection(edge: Edge, stream: TcpStream, handshake: Handshake) {
-    let door = edge.serving.door();
+    let door = edge.serving.door().clone();
     let limit = door.handshake_limit(&edge.client);
     let Some(connection) = handshake.run(stream, limit).await else {
         door.metrics().late("handshake");
         return;
     };
-    let stream = CorkedConnection::new(Box::new(Wire(connection)), door.deadlines(&edge.client));
-    let watch = edge.leaving.watch();
-    Arc::new(edge).process_new(Box::new(stream), &watch).await;
+    let deadlines = door.deadlines(&edge.client);
+    let opening = Wire::open(connection, deadlines.idle, deadlines.head);
+    let wire = match edge.while_welcome(opening).await {
+        Some(Ok(wire)) => wire,
+        Some(Err(Silence::Preface)) => return door.metrics().late("head"),
+        Some(Err(Silence::Nothing)) | None => return,
+    };
+    let is_http2 = wire.is_http2();
+    let stream = CorkedConnection::new(Box::new(wire), deadlines);
+    let edge = Arc::new(edge);
+    if !is_http2 {
+        let watch = edge.leaving.watch();
+        edge.process_new(Box::new(stream), &watch).await;
+        return;
+    }
+    let limits = ConnectionLimits {
+        streams: door.streams_max(),
+        header_bytes: door.limits().header_bytes,
+        idle: deadlines.idle,
+        last_request: LAST_REQUEST,
+    };
+    let end = EndOfService { leaving: edge.leaving.clone(), closed: edge.closed.clone() };
+    let answer = |session| {
+        let edge = edge.clone();
+        async move { drop(edge.answer(session).await) }
+    };
+    http2::serve(Box::new(stream), limits, end, &edge.client, answer).await;
 }
 
 /// The application that Pingora calls for each request of one connection.
@@ -170,17 +195,15 @@ struct Edge {
 }
 
 impl Edge {
-    /// Reads the head of the next request; false where none comes, because the client has gone or
-    /// the proxy ends.
-    async fn read_head(&self, session: &mut ServerSession) -> pingora::Result<bool> {
+    /// Waits for something of a client; `None` where it has not come and the proxy ends.
+    async fn while_welcome<T>(&self, reading: impl Future<Output = T>) -> Option<T> {
         let mut closed = self.closed.clone();
         let closing = async { drop(closed.wait_for(|closed| *closed).await) };
-        let reading = session.read_request();
         tokio::pin!(reading);
         tokio::select! {
             biased;
-            read = &mut reading => read,
-            () = closing => timeout(LAST_REQUEST, reading).await.unwrap_or(Ok(false)),
+            read = &mut reading => Some(read),
+            () = closing => timeout(LAST_REQUEST, reading).await.ok(),
         }
     }
 
@@ -192,7 +215,8 @@ impl Edge {
         // Pingora begins its wait anew with every byte; the connection's own deadlines do not.
         session.set_keepalive(Some(0));
         CorkedConnection::of(&session)?.patience().expect_head();
-        let read = self.read_head(&mut session).await;
+        // False where the client has gone.
+        let read = self.while_welcome(session.read_request()).await.unwrap_or(Ok(false));
         let patience = CorkedConnection::of(&session)?.patience();
         patience.end_head();
         let is_late = patience.expired().is_some_and(|expired| expired != MissedDeadline::Write);
@@ -224,6 +248,13 @@ impl HttpServerApp for Edge {
         _: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         let session = self.next(session).await?;
+        self.answer(session).await
+    }
+}
+
+impl Edge {
+    /// Answers a request that was read up to its body.
+    async fn answer(&self, session: ServerSession) -> Option<ReusedHttpStream> {
         let mut exchange = Exchange::new(session, self.serving.door().clone(), self.client.clone());
         // A place of the reserve is for probes: anything else would fill the reserve too.
         if let Some(why) = &self.client.probes_only {

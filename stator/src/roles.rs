@@ -20,6 +20,7 @@ pub(crate) struct RoleHelp {
 const CLIENT_LIMITS: &[&str] = &[
     "max-bodies-bytes",
     "max-header-bytes",
+    "max-streams-per-connection",
     "address-share-percent",
     "header-timeout-ms",
     "keep-alive-timeout-ms",

@@ -13,6 +13,7 @@ mod direct;
 mod discovery;
 mod docs;
 mod door;
+mod edge;
 mod engines;
 mod epp;
 mod errors;

@@ -40,6 +40,12 @@ pub struct DoorArgs {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
+    /// Requests that one connection of HTTP/2 may have at once. A client learns the number when it
+    /// connects, and waits with further requests.
+    #[arg(long, env = "STATOR_MAX_STREAMS_PER_CONNECTION", default_value_t = 256, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub max_streams_per_connection: u32,
+
     /// Largest part of the connections, requests and bytes of bodies that one client address may
     /// hold, in percent. An IPv6 network of 64 bits counts as one address. Further connections are
     /// treated as past --max-connections, further requests get 429.
@@ -109,6 +115,7 @@ impl DoorArgs {
                 write: ms(self.write_timeout_ms),
             },
             connections_max: self.max_connections as usize,
+            streams_max: self.max_streams_per_connection,
             requests_max: self.max_concurrent_requests as usize,
             bodies_bytes_max: all as usize,
             address_share_percent: self.address_share_percent,

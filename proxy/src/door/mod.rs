@@ -24,6 +24,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use stator_runtime::log::Occurrences;
 use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections beyond the limit that are accepted for probes.
@@ -38,6 +39,16 @@ const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Least time between two log lines about connections that found no place.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// A stream that its client resets within this time counts as reset early: it costs a request's
+/// work, and no place among those that run for long.
+const EARLY_RESET: Duration = Duration::from_secs(1);
+
+/// Streams that a connection's client may reset early. One that resets more, and most of what it
+/// opens, is hung up on.
+///
+/// Source: the rule is that of Envoy against "rapid reset" (CVE-2023-44487), whose number is 500.
+const EARLY_RESETS_MAX: u32 = 100;
 
 /// Limits on a client's request.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +69,8 @@ pub(crate) struct DoorSettings {
     pub limits: RequestLimits,
     pub deadlines: Deadlines,
     pub connections_max: usize,
+    /// Requests that one connection of HTTP/2 may have at once.
+    pub streams_max: u32,
     pub requests_max: usize,
     pub bodies_bytes_max: usize,
     pub address_share_percent: u8,
@@ -88,8 +101,25 @@ pub(crate) struct Visitor {
     address: Option<ClientAddress>,
     /// The exhausted limit because of which only probes are answered, if any.
     pub(crate) probes_only: Option<QuotaRefusal>,
+    /// Streams of the connection that the client reset early.
+    early_resets: AtomicU32,
     _place: Hold<ClientAddress>,
     _counted: Counted,
+}
+
+impl Visitor {
+    /// Counts a stream that the client reset, if that was early.
+    pub(crate) fn note_reset(&self, after: Duration) {
+        if after < EARLY_RESET {
+            self.early_resets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether too many of the streams that the client opened were reset early.
+    pub(crate) fn resets_too_much(&self, opened: u32) -> bool {
+        let early = self.early_resets.load(Ordering::Relaxed);
+        early > EARLY_RESETS_MAX && early > opened / 2
+    }
 }
 
 /// Counts a connection while it lives.
@@ -129,6 +159,11 @@ impl Door {
         descriptors::check(self.settings.connections_max);
     }
 
+    /// Requests that one connection of HTTP/2 may have at once.
+    pub(crate) fn streams_max(&self) -> u32 {
+        self.settings.streams_max
+    }
+
     pub(crate) fn limits(&self) -> &RequestLimits {
         &self.settings.limits
     }
@@ -166,7 +201,14 @@ impl Door {
         };
         self.metrics.connections.inc();
         let counted = Counted(self.metrics.connections.clone());
-        Some(Visitor { address: owner, probes_only, _place: place, _counted: counted })
+        let early_resets = AtomicU32::new(0);
+        Some(Visitor {
+            address: owner,
+            probes_only,
+            early_resets,
+            _place: place,
+            _counted: counted,
+        })
     }
 
     fn turn_away(&self, address: IpAddr, why: QuotaRefusal) {

@@ -3,7 +3,6 @@
 use super::Exchange;
 use bytes::{Bytes, BytesMut};
 use http::header;
-use pingora::ErrorType;
 use stator_api::openai::error::ApiError;
 use tokio::time::{Instant, timeout_at};
 
@@ -59,7 +58,6 @@ impl Exchange {
         {
             let _ = self.session.write_continue_response().await;
         }
-        self.session.set_read_timeout(Some(limits.body_timeout));
         self.body_due = Some(Instant::now() + limits.body_deadline);
     }
 
@@ -70,21 +68,17 @@ impl Exchange {
     /// 408 for one that does not come, 400 for one that is cut.
     pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
         let limits = *self.door.limits();
-        let read = self.session.read_request_body();
-        let part = match self.body_due {
-            Some(due) => timeout_at(due, read).await,
-            None => Ok(read.await),
-        };
-        let error = match part {
+        let pause = Instant::now() + limits.body_timeout;
+        let due = self.body_due.filter(|due| *due < pause);
+        let error = match timeout_at(due.unwrap_or(pause), self.session.read_request_body()).await {
             Ok(Ok(part)) => return Ok(part),
-            Ok(Err(error)) if *error.etype() == ErrorType::ReadTimedout => {
-                self.door.metrics().late("body");
-                ApiError::request_timeout(limits.body_timeout)
-            }
             Ok(Err(error)) => ApiError::unreadable_body(error.etype().as_str()),
             Err(_) => {
                 self.door.metrics().late("body");
-                ApiError::slow_body(limits.body_deadline)
+                match due {
+                    Some(_) => ApiError::slow_body(limits.body_deadline),
+                    None => ApiError::request_timeout(limits.body_timeout),
+                }
             }
         };
         self.reusable = false;

@@ -11,14 +11,14 @@ use stator_tests::process::Process;
 use std::net::SocketAddr;
 
 /// A proxy without agents: enough for what happens before a model is asked.
-struct Door {
-    process: Process,
-    address: SocketAddr,
+pub(crate) struct Door {
+    pub process: Process,
+    pub address: SocketAddr,
     _dir: tempfile::TempDir,
 }
 
 impl Door {
-    async fn start(flags: &[&str]) -> Self {
+    pub(crate) async fn start(flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let discovery = format!("--discovery-dir={}", dir.path().display());
         let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", &discovery];
@@ -41,7 +41,7 @@ impl Door {
     }
 
     /// The value of a metric on the client's port; 0 where it has none.
-    async fn metric(&self, name: &str) -> f64 {
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
         let page = self.ask(&get("/metrics")).await.body;
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
