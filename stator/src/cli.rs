@@ -6,6 +6,7 @@ use crate::{old_spelling, suggestions, version};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use stator_bench::BenchArgs;
+use stator_chat::ChatArgs;
 use stator_epp::config::EppArgs;
 use stator_plan::PlanArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
@@ -18,8 +19,8 @@ use std::io::Write;
 /// Serves large language models across fleets of engines: places every request on the worker
 /// that already holds its prefix and has room.
 ///
-/// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_`, `STATOR_PLAN_`
-/// and `STATOR_SIMULATE_` for those three, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
+/// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_`, `STATOR_CHAT_`,
+/// `STATOR_PLAN_` and `STATOR_SIMULATE_` for those four, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
 /// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "stator", version = version::text(), arg_required_else_help = true)]
@@ -79,6 +80,8 @@ pub(crate) enum Role {
     Agent(WithLog<ChildArgs>),
     /// Asks an agent to do something to its engine: reset its cache, pause, sleep, load an adapter.
     Operate(WithLog<OperateArgs>),
+    /// Conversation with a model behind any OpenAI-compatible endpoint, in a terminal or a pipe.
+    Chat(WithLog<ChatArgs>),
     /// Load generator and trace replay against any OpenAI-compatible endpoint.
     Bench(WithLog<BenchArgs>),
     /// Deployment for a model, a kind of GPU and two latency targets.
@@ -139,6 +142,7 @@ impl Role {
             Self::Epp(role) => &role.log,
             Self::Agent(role) => &role.log,
             Self::Operate(role) => &role.log,
+            Self::Chat(role) => &role.log,
             Self::Bench(role) => &role.log,
             Self::Plan(role) => &role.log,
             Self::Simulate(role) => &role.log,
@@ -154,6 +158,7 @@ impl Role {
             Self::Epp(_) => "stator-epp",
             Self::Agent(_) => "stator-agent",
             Self::Operate(_) => "stator-operate",
+            Self::Chat(_) => "stator-chat",
             Self::Bench(_) => "stator-bench",
             Self::Plan(_) => "stator-plan",
             Self::Simulate(_) => "stator-simulate",
@@ -243,8 +248,8 @@ mod tests {
                 };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = long.to_uppercase().replace('-', "_");
-                let expected =
-                    ["", "BENCH_", "PLAN_", "SIMULATE_"].map(|of| format!("STATOR_{of}{name}"));
+                let expected = ["", "BENCH_", "CHAT_", "PLAN_", "SIMULATE_"]
+                    .map(|of| format!("STATOR_{of}{name}"));
                 let named = variable.as_ref().is_some_and(|variable| expected.contains(variable));
                 assert!(named, "{} --{long} has {variable:?}", role.get_name());
             }
@@ -271,7 +276,11 @@ mod tests {
                 Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),
                 Role::Sidecar(role) => DirectSettings::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
-                Role::Operate(_) | Role::Bench(_) | Role::Plan(_) | Role::Simulate(_) => {
+                Role::Operate(_)
+                | Role::Chat(_)
+                | Role::Bench(_)
+                | Role::Plan(_)
+                | Role::Simulate(_) => {
                     panic!("there is no example for it")
                 }
             };

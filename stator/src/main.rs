@@ -68,6 +68,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             stator_worker_agent::run(role.args.agent.try_into()?, shutdown).await
         }
         Role::Operate(role) => stator_worker_agent::operate(role.args).await,
+        Role::Chat(role) => stator_chat::run(role.args).await,
         Role::Bench(role) => stator_bench::run(role.args).await,
         Role::Plan(role) => stator_plan::run(&role.args),
         Role::Simulate(role) => stator_simulate::run(&role.args),

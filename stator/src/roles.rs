@@ -168,7 +168,7 @@ const SIMULATE_DETAILS: &[&str] = &[
 ];
 
 /// All roles, in the order of `stator --help`.
-pub(crate) const ROLES: [RoleHelp; 9] = [
+pub(crate) const ROLES: [RoleHelp; 10] = [
     RoleHelp {
         name: "up",
         about: "A proxy, agents and their workers on this machine",
@@ -308,6 +308,29 @@ pub(crate) const ROLES: [RoleHelp; 9] = [
             (
                 "stator operate --agent http://10.0.0.7:7000 kv-status",
                 "shows the KV tiers of another machine's agent",
+            ),
+        ],
+        experts: &[],
+    },
+    RoleHelp {
+        name: "chat",
+        about: "A conversation with a model, in a terminal or a pipe",
+        first: &[
+            "model",
+            "system",
+            "max-tokens",
+            "temperature",
+            "tools-file",
+            "hide-reasoning",
+            "api-key",
+            "ca-file",
+            "insecure",
+        ],
+        examples: [
+            ("stator chat", "with the first model of the server on port 8000"),
+            (
+                "stator chat https://llm.example.org --model org/name",
+                "with a model of a server over TLS",
             ),
         ],
         experts: &[],

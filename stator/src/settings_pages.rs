@@ -43,6 +43,7 @@ fn index(command: &Command) -> String {
          | flag | environment | key of the file |\n| --- | --- | --- |\n\
          | `--http-port 8080` | `STATOR_HTTP_PORT=8080` | `http-port: 8080` |\n\
          | `--rate 4` of `stator bench` | `STATOR_BENCH_RATE=4` | `rate: 4` |\n\
+         | `--model m` of `stator chat` | `STATOR_CHAT_MODEL=m` | `model: m` |\n\
          | `--rate 4` of `stator simulate` | `STATOR_SIMULATE_RATE=4` | `rate: 4` |\n\n\
          [manifests/examples](../../manifests/examples) has a commented file for each role that serves.\n\n\
          | command | settings | |\n| --- | ---: | --- |\n",
@@ -115,7 +116,9 @@ fn line_of(text: &mut String, line: std::fmt::Arguments<'_>) {
 /// The setting as it is written on a command line.
 fn name(arg: &Arg) -> String {
     let value = arg.get_value_names().map(|names| names[0].as_str()).unwrap_or_default();
-    let Some(long) = arg.get_long() else { return format!("`-- {value}`") };
+    let Some(long) = arg.get_long() else {
+        return if arg.is_last_set() { format!("`-- {value}`") } else { format!("`{value}`") };
+    };
     match (arg.get_action().takes_values(), arg.is_require_equals_set()) {
         (false, _) => format!("`--{long}`"),
         (true, true) => format!("`--{long}[={value}]`"),

@@ -6,6 +6,7 @@ mod anthropic;
 mod api;
 mod bench;
 mod builtin;
+mod chat;
 mod clients;
 mod contract;
 mod device_copies;

@@ -18,7 +18,7 @@ const HEADLESS_DOCS_MAX_PERCENT: usize = 1;
 const SAMPLING_FILES_MAX: usize = 6;
 
 /// Rooms from the ground up: a room uses those before it, and itself.
-const SHARED_ROOMS: [&str; 11] = [
+const SHARED_ROOMS: [&str; 12] = [
     "protos",
     "crates/runtime",
     "crates/report",
@@ -30,6 +30,7 @@ const SHARED_ROOMS: [&str; 11] = [
     "crates/engines",
     "crates/fleet",
     "crates/bench",
+    "crates/chat",
 ];
 const DEPLOYABLES: [&str; 4] = ["epp", "proxy", "worker-agent", "control"];
 
