@@ -5,6 +5,7 @@
 
 mod body;
 mod coding;
+mod packing;
 
 use crate::corked::CorkedConnection;
 use crate::cors;
@@ -14,7 +15,8 @@ use crate::linger::linger;
 use crate::space::Account;
 use bytes::Bytes;
 use h2::Reason;
-use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use packing::Packer;
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
@@ -48,6 +50,8 @@ pub(crate) struct Exchange {
     ignored: Option<HeaderValue>,
     /// The origin of a web page that may read the answer.
     origin: Option<HeaderValue>,
+    /// What compresses the rest of an answer.
+    packer: Option<Box<Packer>>,
     /// Time at which its head was there.
     started: Instant,
     reusable: bool,
@@ -77,6 +81,7 @@ impl Exchange {
             status: None,
             ignored: None,
             origin: None,
+            packer: None,
             started: Instant::now(),
             reusable: true,
             gone: false,
@@ -192,11 +197,15 @@ impl Exchange {
         self.status
     }
 
-    /// Refuses headers that are larger than allowed.
+    /// Refuses a target or headers that are larger than allowed.
     pub(crate) fn check_headers(&self) -> Result<(), ApiError> {
         let (limits, header) = (self.door.limits(), self.session.req_header());
+        let target = header.raw_path().len();
+        if target > limits.header_bytes {
+            return Err(ApiError::target_too_long(target, limits.header_bytes));
+        }
         let fields: usize = header.headers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
-        let bytes = fields + header.raw_path().len();
+        let bytes = fields + target;
         match bytes <= limits.header_bytes {
             true => Ok(()),
             false => Err(ApiError::headers_too_large(bytes, limits.header_bytes)),
@@ -308,10 +317,11 @@ impl Exchange {
     /// Writes a head, a part of the body and the body's end, as far as there are such, at once.
     async fn write(
         &mut self,
-        head: Option<ResponseHeader>,
+        mut head: Option<ResponseHeader>,
         body: Bytes,
         last: bool,
     ) -> Result<(), HangUp> {
+        let body = self.pack(head.as_mut(), body, last);
         let written = self.write_parts(head, body, last).await;
         written.map_err(|error| {
             let expired = self.connection().and_then(|stream| stream.patience().expired());
@@ -324,6 +334,33 @@ impl Exchange {
             self.gone = true;
             HangUp
         })
+    }
+
+    /// Compresses a part of the body, if the answer with this head is to be compressed.
+    fn pack(&mut self, head: Option<&mut ResponseHeader>, body: Bytes, last: bool) -> Bytes {
+        let request = self.session.req_header();
+        let mut begun = None;
+        // A client of HTTP/1.0 knows no chunks, so what it gets has a length.
+        if let Some(head) = head.filter(|_| last || request.version != Version::HTTP_10) {
+            self.packer = Packer::of(&request.method, &request.headers, head).map(Box::new);
+            begun = Some(head);
+        }
+        let Some(mut packer) = self.packer.take() else { return body };
+        let packed = if last {
+            packer.end(&body)
+        } else {
+            let packed = packer.push(&body);
+            self.packer = Some(packer);
+            packed
+        };
+        if let Some(head) = begun {
+            let framed = match last {
+                true => head.insert_header(header::CONTENT_LENGTH, packed.len()),
+                false => head.insert_header(header::TRANSFER_ENCODING, "chunked"),
+            };
+            framed.expect("names and values are valid by type");
+        }
+        packed
     }
 
     async fn write_parts(

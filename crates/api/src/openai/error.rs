@@ -198,6 +198,12 @@ impl ApiError {
             .with_code("headers_too_large")
     }
 
+    /// 414: the request's target is longer than all headers may be, both in bytes.
+    pub fn target_too_long(bytes: usize, limit: usize) -> Self {
+        let message = format!("the request's target has {bytes} bytes, the limit is {limit}");
+        Self::new(StatusCode::URI_TOO_LONG, INVALID_REQUEST, message).with_code("target_too_long")
+    }
+
     /// 415: the body is not declared as JSON.
     pub fn unsupported_media_type(content_type: Option<&str>) -> Self {
         let got = content_type.map_or("none".to_owned(), |value| format!("{:?}", quote(value)));
