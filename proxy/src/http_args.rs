@@ -4,6 +4,7 @@ use crate::api_args::ApiArgs;
 use crate::door::{DoorArgs, KEY_SHARE_PERCENT};
 use crate::ending::Ending;
 use crate::keys::KeyArgs;
+use crate::standalone::given::GivenFlags;
 use clap::{ArgAction, Args};
 use stator_runtime::tls;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,6 +19,10 @@ const LAME_DUCK: Duration = Duration::from_secs(5);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
+    // First, because the others take their values out of what was parsed.
+    #[command(flatten)]
+    pub(crate) given: GivenFlags,
+
     /// Address to serve on. Default: 127.0.0.1; 0.0.0.0 for the sidecar, which other pods have to
     /// reach. Use 0.0.0.0 to be reachable from other machines, and :: for IPv6.
     #[arg(long, env = "STATOR_HTTP_HOST", value_name = "IP")]

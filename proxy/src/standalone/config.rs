@@ -1,7 +1,6 @@
 //! Settings of the proxy.
 
 use super::absence::Absence;
-use super::given::GivenFlags;
 use super::responses::StoreLimits;
 use super::routing::RouterArgs;
 use crate::cors::AllowedOrigins;
@@ -26,10 +25,6 @@ use tokio::sync::mpsc;
 /// Flags of `stator proxy`.
 #[derive(Args, Clone, Debug)]
 pub struct ProxyArgs {
-    // First, because the others take their values out of what was parsed.
-    #[command(flatten)]
-    pub(crate) given: GivenFlags,
-
     /// HTTP server.
     #[command(flatten)]
     pub http: HttpArgs,
@@ -119,7 +114,7 @@ impl ProxySettings {
         discovery: Result<DiscoverySource, SourceError>,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
-        let mut faults = Vec::new();
+        let mut faults = http.given.faults();
         let keys = ApiKeys::load(http.keys.clone(), &mut faults);
         let tls = http.tls(&mut faults);
         let origins = AllowedOrigins::new(&http.api.cors_origins, &mut faults);
@@ -175,7 +170,7 @@ impl TryFrom<ProxyArgs> for ProxySettings {
     type Error = ConfigError;
 
     fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
-        let mut faults = args.given.faults();
+        let mut faults = Vec::new();
         let passage = args.passage.passage(false, &mut faults);
         let dial = args.dial.dial().map_err(|fault| faults.push(fault)).ok();
         let (discovery, metrics) = (args.discovery.source(), Some(args.metrics.listen()));

@@ -18,7 +18,7 @@ mod encode;
 mod entrance;
 mod fitting;
 mod generate;
-mod given;
+pub(crate) mod given;
 mod job;
 mod listing;
 mod markup_args;
