@@ -27,6 +27,7 @@ mod kv_tiers;
 mod kv_trouble;
 mod lifecycle;
 mod openai;
+mod page;
 mod pair;
 mod passage;
 mod plan;
