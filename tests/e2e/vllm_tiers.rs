@@ -317,7 +317,7 @@ async fn answers_come_while_the_agent_stands_still(
 }
 
 /// Blocks that the agent says a medium holds.
-async fn published(agent: &mut Agent, medium: Medium) -> HashSet<SequenceHash> {
+pub(crate) async fn published(agent: &mut Agent, medium: Medium) -> HashSet<SequenceHash> {
     let WorkerRank { worker, rank } = agent.worker;
     let request = SnapshotRequest { worker_id: worker.0, rank: rank.into() };
     let mut chunks = agent.client.snapshot(request).await.unwrap().into_inner();

@@ -51,6 +51,6 @@ pub use elsewhere::ConnectorServer;
 #[cfg(target_os = "linux")]
 pub use server::ConnectorServer;
 pub use settings::{
-    CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, HintTaker,
-    SchedulerReport,
+    AskHint, CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, HintTaker,
+    KeyBook, SchedulerReport,
 };

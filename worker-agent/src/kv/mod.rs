@@ -13,6 +13,7 @@
 pub(crate) mod fetch;
 pub(crate) mod kept_prompts;
 pub(crate) mod offer;
+pub(crate) mod pages;
 pub(crate) mod peers;
 pub(crate) mod server;
 pub(crate) mod tiers;

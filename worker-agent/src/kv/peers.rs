@@ -9,19 +9,23 @@
 mod addresses;
 mod holder;
 mod noted;
+mod noted_pages;
 
 pub(crate) use holder::KvHolder;
 
+use super::pages::PageKey;
 use crate::config::AgentSettings;
 use crate::request_plane::listen;
 use addresses::HolderAddresses;
 use anyhow::Context;
 use noted::NotedHolders;
+use noted_pages::NotedPages;
 use parking_lot::Mutex;
 use stator_kv::Block;
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
-use stator_kv::connector::wire::{EngineHint, NamedHolder};
+use stator_kv::connector::AskHint;
+use stator_kv::connector::wire::{EngineHint, EngineKey, NamedHolder};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
@@ -51,6 +55,7 @@ pub(crate) struct KvPeers {
     tier: OnceLock<Arc<PeerTier>>,
     addresses: HolderAddresses,
     noted: NotedHolders,
+    noted_pages: NotedPages,
 }
 
 impl KvPeers {
@@ -84,6 +89,7 @@ impl KvPeers {
             key,
             addresses: HolderAddresses::new(runtime.clone()),
             noted: NotedHolders::default(),
+            noted_pages: NotedPages::default(),
             runtime,
             address,
             listener: Mutex::new(listener),
@@ -168,18 +174,29 @@ impl KvPeers {
         self.noted.note(holders.into())
     }
 
-    /// An engine names the leading blocks of a prompt, whose holders were noted or came with it.
-    pub(crate) fn hint_for_engine(&self, hint: EngineHint, blocks: &[Block]) {
+    /// Keeps the holders of a prompt whose pages an SGLang asks for later.
+    pub(crate) fn note_pages(&self, pages: &[PageKey], holders: &[KvHolder]) {
+        self.noted_pages.note(pages, holders);
+    }
+
+    /// An engine names blocks of a prompt, whose holders were noted or came with it.
+    pub(crate) fn hint_for_engine(&self, hint: AskHint, blocks: &[Block]) {
         match hint {
-            EngineHint::Noted(number) => {
+            AskHint::Given(EngineHint::Noted(number)) => {
                 if let Some(holders) = self.noted.find(number) {
                     self.hint(&holders, blocks);
                 }
             }
-            EngineHint::Holders(named) => {
+            AskHint::Given(EngineHint::Holders(named)) => {
                 let holder =
                     |NamedHolder { address, blocks }| KvHolder { address, blocks: blocks as usize };
                 self.hint(&named.into_iter().map(holder).collect::<Vec<_>>(), blocks);
+            }
+            AskHint::FirstKey(EngineKey(key)) => {
+                let page = PageKey(*key.first_chunk().expect("a key has 36 bytes"));
+                let Some((holders, before)) = self.noted_pages.find(page) else { return };
+                let deeper = |block: &Block| Block { depth: block.depth + before as u32, ..*block };
+                self.hint(&holders, &blocks.iter().map(deeper).collect::<Vec<_>>());
             }
         }
     }

@@ -8,6 +8,7 @@ use super::pages::{self, RankOutlets};
 use super::profile::profile;
 use super::sink::LifeSink;
 use super::tally::Tally;
+use super::tiers::TierService;
 use crate::identity;
 use crate::worker::OperationOrder;
 use crate::workers::Reports;
@@ -186,6 +187,9 @@ impl Keeping {
                 let settings = events::settings(block_size, blocks, outer.is_some());
                 let mut follower = Follower::new(worker, source, settings, sink.clone())
                     .counted(engine.metrics.follow.clone(), Arc::default());
+                if let Some(pages) = engine.tiers.as_ref().and_then(TierService::pages) {
+                    follower = follower.heard_by(pages);
+                }
                 let control = follower.control();
                 sink.followed_by(control.clone());
                 if let Some(outer) = outer {

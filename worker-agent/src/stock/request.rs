@@ -3,6 +3,7 @@
 use super::metrics::StockMetrics;
 use super::tally::{Entry, Tally};
 use super::trace::TracedRequest;
+use crate::kv::pages::prompt_keys;
 use crate::kv::peers::KvPeers;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::prefill::agents::PrefillAgents;
@@ -16,6 +17,7 @@ use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand};
 use stator_engine::Request;
 use stator_protos::worker::Sampling;
 use stator_protos::worker::{self, ErrorKind};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -52,6 +54,8 @@ pub(crate) struct Rank {
     pub(crate) resting: Arc<AtomicBool>,
     /// Agents that the engine's tiers read from, too.
     pub(crate) peers: Option<Arc<KvPeers>>,
+    /// Tokens of a page of an SGLang, which tells the tiers nothing but the keys of pages.
+    pub(crate) page_tokens: Option<NonZeroU32>,
 }
 
 /// Why a choice has no answer.
@@ -74,7 +78,7 @@ impl Rank {
         let first_choice = request.first_choice;
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
-        let kv_hint = self.note_holders(&metadata);
+        let kv_hint = self.note_holders(&request, &metadata);
         let outbox = &*outbox;
         let job = Job { rank: self, request, request_id, metadata, traced, outbox, left, kv_hint };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
@@ -89,10 +93,18 @@ impl Rank {
         drop(ticket);
     }
 
-    /// Keeps the holders of a prompt until the engine, which names blocks by itself, asks for them.
-    fn note_holders(&self, metadata: &RequestMetadata) -> Option<u64> {
-        let peers = self.peers.as_ref().filter(|_| !metadata.kv_holders.is_empty());
-        peers.map(|peers| peers.note(&metadata.kv_holders))
+    /// Notes for the tiers who holds KV of a prompt: the engine names its blocks by itself, and later.
+    /// Returns the number that is to come with them, if the engine passes one on.
+    fn note_holders(&self, request: &Request, metadata: &RequestMetadata) -> Option<u64> {
+        let holders = &metadata.kv_holders;
+        let peers = self.peers.as_ref().filter(|_| !holders.is_empty())?;
+        let Some(page_tokens) = self.page_tokens else { return Some(peers.note(holders)) };
+        // SGLang draws a part of an adapter's keys by lot.
+        if metadata.lora.is_none() {
+            let salt = request.cache_salt.as_deref();
+            peers.note_pages(&prompt_keys(request.tokens.as_slice(), salt, page_tokens), holders);
+        }
+        None
     }
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
@@ -129,7 +141,7 @@ impl Rank {
             request.first_choice,
             &[],
         );
-        let kv_hint = self.note_holders(metadata);
+        let kv_hint = self.note_holders(request, metadata);
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), kv_hint, ..ask });
         let mut answer = asked.await.map_err(failure)?;
         let mut prefilled = PrefillResult { handover: None, cached_tokens: 0, first: None };

@@ -11,8 +11,10 @@ use crate::worker::{COMMANDS_MAX, Status};
 use crate::workers::{Reports, Workers};
 use anyhow::Context;
 use parking_lot::Mutex;
+use stator_dialect::Kind;
 use stator_protos::discovery::WorkerRecord;
 use stator_runtime::Lane;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -80,6 +82,8 @@ impl StockEngine {
             stock: self.metrics.clone(),
             resting: self.probe.resting.clone(),
             peers: self.peers.clone(),
+            page_tokens: NonZeroU32::new(self.block_size)
+                .filter(|_| self.settings.kind == Kind::Sglang),
         };
         let tally = rank.tally.clone();
         let cache =

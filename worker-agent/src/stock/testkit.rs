@@ -274,6 +274,7 @@ impl Bed {
             stock,
             resting: resting.clone(),
             peers: None,
+            page_tokens: None,
         };
         let queue = Arc::new(Queue::default());
         let feeds = Arc::new(Feeds::new(1 << 20, queue.clone(), metrics.clone()));

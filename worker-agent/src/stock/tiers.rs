@@ -3,10 +3,12 @@
 
 use super::tier_metrics::ConnectorMetrics;
 use crate::config::{Origin, StockSettings};
+use crate::kv::pages::PageBook;
 use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{CacheRoom, RankBoard, TierBoard, TierDesk, open_cache, register};
 use anyhow::Context;
 use stator_cuda::{CudaDevices, EngineCopier};
+use stator_dialect::Kind;
 use stator_kv::BlockForm;
 use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
 use stator_kv::metrics::KvMetrics;
@@ -27,6 +29,8 @@ const SOCKET: &str = "kv.sock";
 pub(super) struct TierService {
     place: KvTiers,
     board: Arc<TierBoard>,
+    /// Names of the pages of an SGLang.
+    pages: Option<Arc<PageBook>>,
     desk: TierDesk,
     _server: Arc<ConnectorServer>,
     /// Tokens of a block, for metrics, once they are known.
@@ -61,7 +65,9 @@ impl TierService {
         write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
         let (runtime, object_key) = (Handle::current(), settings.object_key);
         let (board, desk) = (Arc::new(TierBoard::default()), TierDesk::new());
+        let pages = (settings.kind == Kind::Sglang).then(Arc::<PageBook>::default);
         let (noted, told) = (board.clone(), desk.clone());
+        let book = pages.clone();
         let hinted = peers.clone();
         let open = move |form: BlockForm| {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
@@ -72,6 +78,9 @@ impl TierService {
             let room = CacheRoom { events, metrics, object_key, peers, desk };
             let cache = open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))?;
             noted.opened(&cache);
+            if let Some(book) = &book {
+                book.opened(&cache);
+            }
             Ok(cache)
         };
         let watched = board.clone();
@@ -80,12 +89,15 @@ impl TierService {
                 peers.hint_for_engine(hint, blocks);
             }
         });
-        let connector = ConnectorSettings {
+        let mut connector = ConnectorSettings {
             watch: Arc::new(move |change| watched.engine_changed(change)),
             hints,
             copier: Some(Arc::new(EngineCopier::new(CudaDevices))),
             ..ConnectorSettings::new(socket.clone(), Box::new(open))
         };
+        if let Some(pages) = &pages {
+            connector.keys = pages.clone();
+        }
         let server = ConnectorServer::start(connector);
         let server = server.with_context(|| format!("kv-host-gb: {}", socket.display()))?;
         let server = Arc::new(server);
@@ -95,7 +107,8 @@ impl TierService {
             tracing::info!(socket = %socket.display(), "engines reach the KV tiers here");
         }
         let place = KvTiers { socket, modules: folder };
-        let service = Self { place, board, desk, _server: server, block_tokens, _home: home };
+        let service =
+            Self { place, board, pages, desk, _server: server, block_tokens, _home: home };
         Ok(Some(service))
     }
 
@@ -117,6 +130,11 @@ impl TierService {
     /// The board of what they hold.
     pub(super) fn board(&self) -> Arc<TierBoard> {
         self.board.clone()
+    }
+
+    /// The book of an SGLang's pages, which hears the engine's events.
+    pub(super) fn pages(&self) -> Option<Arc<PageBook>> {
+        self.pages.clone()
     }
 
     /// Board of one rank's new life, with blocks of so many tokens.

@@ -22,11 +22,11 @@ pub use settings::{
     TierOpener, TierPlace, TierReporter,
 };
 
-use crate::BlockForm;
 use crate::arena::Arena;
 use crate::metrics::HeldBlocks;
 use crate::store::{BlockStore, StoreSettings, TierId};
 use crate::tier::Tier;
+use crate::{Block, BlockForm};
 use dispatch::{DispatchThread, Dispatcher};
 use shared::{Clock, SharedStore};
 use stator_protos::load::TierCosts;
@@ -85,6 +85,12 @@ impl TieredCache {
     /// fast the engine computes is not known here.
     pub fn costs(&self) -> TierCosts {
         self.shared.costs()
+    }
+
+    /// Takes the hashes of blocks that were stored before their hashes were known. What a tier has
+    /// written without them stays so there.
+    pub fn learn(&self, blocks: &[Block]) {
+        self.shared.learn(blocks);
     }
 
     /// Forgets all blocks, in host memory and in the tiers.

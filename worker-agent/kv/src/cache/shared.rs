@@ -218,6 +218,10 @@ impl SharedStore {
         self.state.lock().store.event_hash(name)
     }
 
+    pub(super) fn learn(&self, blocks: &[Block]) {
+        self.call(|state, _| blocks.iter().for_each(|block| state.store.learn(*block)));
+    }
+
     pub(super) fn clear(&self) {
         self.call(|state, _| state.store.clear());
     }

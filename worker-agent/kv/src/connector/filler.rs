@@ -2,7 +2,8 @@
 //! milliseconds, and nobody who asks for a prompt is to wait for them.
 
 use super::outbox::EngineOutbox;
-use super::wire::AgentMessage;
+use super::settings::KeyBook;
+use super::wire::{AgentMessage, EngineKey};
 use super::words::{BlockWords, WordNames};
 use crate::cache::Client;
 use crate::{Block, SlotId};
@@ -33,10 +34,19 @@ struct FillerWork {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilledBlock {
     pub(super) slot: SlotId,
+    /// The engine's key of the block.
+    pub(super) key: EngineKey,
     /// The block, without hashes.
     pub(super) block: Block,
     /// Tokens and parent by which routers name the block.
     pub(super) words: Option<BlockWords>,
+}
+
+/// The cache and the engine on the two sides of a filler, and the names of blocks.
+struct FillerSides {
+    client: Arc<Client>,
+    outbox: Arc<EngineOutbox>,
+    keys: Arc<dyn KeyBook>,
 }
 
 #[derive(Debug, Default)]
@@ -76,13 +86,14 @@ impl Filler {
     pub(super) fn start(
         client: Arc<Client>,
         outbox: Arc<EngineOutbox>,
+        keys: Arc<dyn KeyBook>,
         credit: Credit,
     ) -> std::io::Result<Self> {
         let work = Arc::new(FillerWork::default());
         work.state.lock().top_up = true;
         let run = {
-            let work = Arc::clone(&work);
-            move || run(&work, &client, &outbox, credit)
+            let (work, sides) = (Arc::clone(&work), FillerSides { client, outbox, keys });
+            move || run(&work, &sides, credit)
         };
         let thread = std::thread::Builder::new().name("kv-filler".into()).spawn(run)?;
         Ok(Self { work, thread: Some(thread) })
@@ -117,7 +128,8 @@ impl Drop for Filler {
     }
 }
 
-fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Credit) {
+fn run(work: &FillerWork, sides: &FillerSides, mut credit: Credit) {
+    let FillerSides { client, outbox, keys } = sides;
     let mut granted = 0;
     loop {
         let mut filled = {
@@ -131,12 +143,17 @@ fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Cr
             state.top_up = false;
             std::mem::take(&mut state.filled)
         };
-        name_all(&mut filled, client);
+        name_all(&mut filled, client, &**keys);
         for batch in filled.chunks(BATCH) {
             let named: Vec<_> = batch.iter().map(|filled| (filled.slot, filled.block)).collect();
             let duplicates = client.filled(&named);
             granted -= (batch.len() - duplicates.len()).min(granted);
             outbox.send_slots(&duplicates, AgentMessage::Duplicate);
+            // Not before they are registered: the cache learns hashes only of blocks that it has.
+            for FilledBlock { key, block, .. } in batch.iter().filter(|of| of.block.hash.is_none())
+            {
+                keys.unnamed(key, *block);
+            }
         }
         credit.grow(granted);
         let slots = client.grant(credit.target.saturating_sub(granted));
@@ -147,12 +164,15 @@ fn run(work: &FillerWork, client: &Client, outbox: &EngineOutbox, mut credit: Cr
 
 /// Gives blocks the hashes by which routers know them. It is done here and not where FILLED is heard:
 /// the blocks before may be waiting for their checksums.
-fn name_all(filled: &mut [FilledBlock], client: &Client) {
+fn name_all(filled: &mut [FilledBlock], client: &Client, keys: &dyn KeyBook) {
     let mut names = WordNames::default();
     // A shim reports blocks in any order.
     let mut order: Vec<_> = filled.iter_mut().collect();
     order.sort_unstable_by_key(|filled| filled.block.depth);
-    for FilledBlock { block, words, .. } in order {
-        *block = names.name(*block, *words, client);
+    for FilledBlock { key, block, words, .. } in order {
+        *block = match words {
+            Some(words) => names.name(*block, *words, client),
+            None => keys.name(key, *block),
+        };
     }
 }

@@ -331,7 +331,8 @@ fn session(
     }));
     let client = Arc::new(client);
     let credit = Credit::new(cache.arena().slots(), shared.settings.credit_max);
-    let filler = Filler::start(Arc::clone(&client), Arc::clone(&link.outbox), credit)?;
+    let keys = Arc::clone(&shared.settings.keys);
+    let filler = Filler::start(Arc::clone(&client), Arc::clone(&link.outbox), keys, credit)?;
     let (engine, pulse) = (hello.engine.clone(), ShimPulse::default());
     *link.seen.lock() = Some(SchedulerReport { engine, pulse });
     Ok(SchedulerSession {

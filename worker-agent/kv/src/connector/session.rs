@@ -4,10 +4,10 @@ use super::filler::{FilledBlock, Filler};
 use super::names::KeyNames;
 use super::outbox::EngineOutbox;
 use super::presence::Presence;
-use super::settings::HintTaker;
+use super::settings::{AskHint, HintTaker};
 use super::wire::{
-    AgentMessage, AskFrame, AskProgress, EngineHint, FilledSlot, Hello, ShimMessage, ShimPulse,
-    TokensFrame,
+    AgentMessage, AskFrame, AskProgress, EngineHint, EngineKey, FilledSlot, Hello, ShimMessage,
+    ShimPulse, TokensFrame,
 };
 use super::words::ToldWords;
 use crate::Block;
@@ -72,6 +72,7 @@ pub(super) struct EngineView {
 struct PartialAsk {
     request: u64,
     total: u32,
+    first_key: Option<EngineKey>,
     names: Vec<BlockName>,
 }
 
@@ -88,13 +89,16 @@ impl EngineView {
         }
     }
 
-    /// Adds a frame; the names of the request when all are there.
-    fn add(&mut self, ask: &AskFrame) -> Result<Option<Vec<BlockName>>, ShimFault> {
+    /// Adds a frame; the request when all frames are there.
+    fn add(&mut self, ask: &AskFrame) -> Result<Option<PartialAsk>, ShimFault> {
         let fault = ShimFault::Frames(ask.request);
         let mut partial = match self.asking.take() {
-            None if ask.first == 0 => {
-                PartialAsk { request: ask.request, total: ask.total, names: Vec::new() }
-            }
+            None if ask.first == 0 => PartialAsk {
+                request: ask.request,
+                total: ask.total,
+                first_key: ask.keys.first().copied(),
+                names: Vec::new(),
+            },
             Some(partial) if partial.request == ask.request => partial,
             _ => return Err(fault),
         };
@@ -103,7 +107,7 @@ impl EngineView {
         }
         partial.names.extend(ask.keys.iter().map(|key| self.names.name(key)));
         if partial.names.len() == ask.total as usize {
-            return Ok(Some(partial.names));
+            return Ok(Some(partial));
         }
         self.asking = Some(partial);
         Ok(None)
@@ -161,7 +165,9 @@ impl SchedulerSession {
         if self.engine.open.contains(&request) {
             return Err(ShimFault::OpenAlready(request));
         }
-        let Some(names) = self.engine.add(ask)? else { return Ok(()) };
+        let Some(PartialAsk { first_key, names, .. }) = self.engine.add(ask)? else {
+            return Ok(());
+        };
         let nothing = AskProgress { request, pending: 0, slots: Vec::new() };
         if self.engine.open.len() == REQUESTS_MAX {
             self.outbox.send(&AgentMessage::Found(nothing));
@@ -173,7 +179,7 @@ impl SchedulerSession {
         };
         self.engine.open.insert(request);
         self.outbox.asking(request);
-        self.hint(request, &names);
+        self.hint(request, first_key, &names);
         let found = self.client.ask(RequestId(request), &names, prefill);
         let pending = found.pending as u32;
         self.outbox.found(&AskProgress { pending, slots: found.ready, ..nothing });
@@ -190,9 +196,11 @@ impl SchedulerSession {
         if is_taken { Ok(()) } else { Err(ShimFault::Words) }
     }
 
-    /// Passes the hint of a request on, if there is one.
-    fn hint(&mut self, request: u64, names: &[BlockName]) {
-        let Some((_, hint)) = self.engine.hinted.take_if(|(of, _)| *of == request) else { return };
+    /// Passes on the hint of a request, or what may be one.
+    fn hint(&mut self, request: u64, first_key: Option<EngineKey>, names: &[BlockName]) {
+        let given = self.engine.hinted.take_if(|(of, _)| *of == request);
+        let given = given.map(|(_, hint)| AskHint::Given(hint));
+        let Some(hint) = given.or(first_key.map(AskHint::FirstKey)) else { return };
         let block = |(depth, name): (u32, &BlockName)| Block {
             name: *name,
             hash: None,
@@ -214,7 +222,7 @@ impl SchedulerSession {
             let name = self.engine.names.name(&entry.key);
             let tenant = crate::TenantKey::default();
             let block = Block { name, hash: None, parent: None, depth: entry.depth, tenant };
-            FilledBlock { slot: entry.slot, block, words: self.told.of(name) }
+            FilledBlock { slot: entry.slot, key: entry.key, block, words: self.told.of(name) }
         }));
         self.told.clear();
         Ok(())

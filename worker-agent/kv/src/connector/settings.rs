@@ -1,7 +1,7 @@
 //! Settings of the server that engines connect to, and its report.
 
 use super::copier::DeviceCopier;
-use super::wire::{EngineHint, ShimPulse};
+use super::wire::{EngineHint, EngineKey, ShimPulse};
 use crate::cache::TieredCache;
 use crate::{Block, BlockForm};
 use std::fmt;
@@ -38,9 +38,37 @@ pub enum EngineChange {
 /// Hears which engines can load what the tiers hold. Returns at once.
 pub type EngineWatch = dyn Fn(EngineChange) + Send + Sync;
 
-/// Takes note of where else the leading blocks of a request may be: a hint that an engine was given
-/// with it, and the blocks.
-pub type HintTaker = dyn Fn(EngineHint, &[Block]) + Send + Sync;
+/// Something by which the agent may know where else the leading blocks of a request are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskHint {
+    /// The hint that the engine was given with the request.
+    Given(EngineHint),
+    /// The first of the blocks, where the engine was given none.
+    FirstKey(EngineKey),
+}
+
+/// Takes note of where else the blocks of a request may be, from the first that it asks for.
+pub type HintTaker = dyn Fn(AskHint, &[Block]) + Send + Sync;
+
+/// Hashes by which routers know the blocks of an engine whose shim does not know their tokens.
+pub trait KeyBook: Send + Sync {
+    /// The block with its hashes, if they are known; otherwise the block as it is.
+    fn name(&self, key: &EngineKey, block: Block) -> Block;
+
+    /// A block was registered without hashes. The cache learns them when they are known.
+    fn unnamed(&self, key: &EngineKey, block: Block);
+}
+
+/// A book without names.
+struct NoKeys;
+
+impl KeyBook for NoKeys {
+    fn name(&self, _: &EngineKey, block: Block) -> Block {
+        block
+    }
+
+    fn unnamed(&self, _: &EngineKey, _: Block) {}
+}
 
 /// Settings of the server that engines connect to.
 pub struct ConnectorSettings {
@@ -50,6 +78,8 @@ pub struct ConnectorSettings {
     pub watch: Arc<EngineWatch>,
     /// Hears of hints.
     pub hints: Arc<HintTaker>,
+    /// Knows hashes of blocks.
+    pub keys: Arc<dyn KeyBook>,
     /// Opens the cache at the first HELLO, which says the form.
     pub open: Box<CacheOpener>,
     /// Copies from and to engines' devices for workers that export their memory. `None`: they are
@@ -65,8 +95,9 @@ impl ConnectorSettings {
     /// Settings with the usual bounds, and listeners that do nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
         let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| ()));
-        let copier = None;
-        Self { socket, watch, hints, open, copier, connections_max: 64, credit_max: 1024 }
+        let (keys, copier) = (Arc::new(NoKeys), None);
+        let (connections_max, credit_max) = (64, 1024);
+        Self { socket, watch, hints, keys, open, copier, connections_max, credit_max }
     }
 }
 

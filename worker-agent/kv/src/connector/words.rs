@@ -54,15 +54,10 @@ impl ToldWords {
 pub(super) struct WordNames(FxHashMap<BlockName, SequenceHash>);
 
 impl WordNames {
-    /// The block with its hashes for routers, if its words are known and the hash of the block before
-    /// it is: that of one filled just now, or of one that the cache holds.
-    pub(super) fn name(
-        &mut self,
-        block: Block,
-        words: Option<BlockWords>,
-        client: &Client,
-    ) -> Block {
-        let Some(BlockWords { before, hash }) = words else { return block };
+    /// The block with its hashes for routers, if the hash of the block before it is known: that of one
+    /// filled just now, or of one that the cache holds.
+    pub(super) fn name(&mut self, block: Block, words: BlockWords, client: &Client) -> Block {
+        let BlockWords { before, hash } = words;
         let parent = match block.depth {
             0 => None,
             _ => match self.0.get(&before).copied().or_else(|| client.event_hash(before)) {

@@ -87,7 +87,7 @@ impl BlockStore {
         if !is_granted || self.live_owner(owner).is_none() {
             return Filled::NotGranted;
         }
-        self.learn_hashes(block);
+        self.learn(block);
         let held = self.index.slot(block.name);
         let is_coming = held.is_some_and(|at| self.slots[at].state != SlotState::Ready);
         if (held.is_none() || is_coming) && !self.make_room_of(block.tenant, now) {
@@ -115,8 +115,8 @@ impl BlockStore {
         self.index.find(name)?.hash
     }
 
-    /// Tells where a block is that was there before its hashes were known.
-    fn learn_hashes(&mut self, block: Block) {
+    /// Takes the hashes of a block that had none, and tells where the block is.
+    pub fn learn(&mut self, block: Block) {
         let Some(known) = self.index.learn(block) else { return };
         let block = known.block(block.name);
         let in_slot = known.slot.is_some_and(|slot| self.slots[slot].state == SlotState::Ready);

@@ -116,6 +116,8 @@ fn kv_tiers(
         "class_name": "Storage",
         // Pages are copied where they are, not handed over as values.
         "interface_v1": 1,
+        // With each page comes how many are before it.
+        "hicache_storage_pass_prefix_keys": true,
         "stator_socket": tiers.socket,
     });
     let mut args = words([&format!("--{STORAGE}"), "dynamic"]).to_vec();

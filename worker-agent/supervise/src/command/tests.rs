@@ -155,6 +155,7 @@ fn an_sglang_with_tiers_is_told_where_they_are() {
     let at = command.args.iter().position(|word| word == flag).unwrap();
     let config: Value = serde_json::from_str(&command.args[at + 1]).unwrap();
     assert_eq!(config["stator_socket"], "/home/kv.sock");
+    assert_eq!(config["hicache_storage_pass_prefix_keys"], true);
     assert_eq!(command.args[at - 2..at], ["--hicache-storage-backend", "dynamic"]);
     assert_eq!(command.args[at + 2], "--enable-hierarchical-cache");
     assert!(command.env.iter().any(|(name, _)| name == "PYTHONPATH"));

@@ -2,6 +2,7 @@
 
 use super::control::{Command, Control};
 use super::dialect::Dialect;
+use super::listener::EngineListener;
 use super::metrics::{FeedCounts, FollowMetrics};
 use super::outer::OuterBlocks;
 use super::settings::FollowSettings;
@@ -96,6 +97,12 @@ impl Follower {
     #[must_use]
     pub fn beside(self, outer: Arc<dyn OuterBlocks>) -> Self {
         Self { task: self.task.beside(outer), ..self }
+    }
+
+    /// Adds a listener to the engine's own events.
+    #[must_use]
+    pub fn heard_by(self, listener: Arc<dyn EngineListener>) -> Self {
+        Self { task: self.task.heard_by(listener), ..self }
     }
 
     /// The handle that controls the follower while it runs.

@@ -11,6 +11,7 @@
 mod control;
 mod dialect;
 mod follower;
+mod listener;
 mod merge;
 mod metrics;
 mod outer;
@@ -24,6 +25,7 @@ mod trtllm;
 
 pub use control::{Control, View};
 pub use follower::{Follower, NEWS_MAX, Source};
+pub use listener::EngineListener;
 pub use metrics::{FeedCounts, FollowMetrics};
 pub use outer::OuterBlocks;
 pub use settings::FollowSettings;

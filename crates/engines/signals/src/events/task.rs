@@ -2,6 +2,7 @@
 
 use super::control::View;
 use super::dialect::Dialect;
+use super::listener::EngineListener;
 use super::metrics::{FeedCounts, FollowMetrics};
 use super::outer::OuterBlocks;
 use super::recover::{Pace, unbroken_end};
@@ -32,6 +33,7 @@ pub(super) struct Task {
     sink: Arc<dyn WorkerSink>,
     /// Blocks outside the engine, which are in the closure as well.
     outer: Option<Arc<dyn OuterBlocks>>,
+    listener: Option<Arc<dyn EngineListener>>,
     metrics: FollowMetrics,
     counts: Arc<FeedCounts>,
     generation: Generation,
@@ -88,6 +90,7 @@ impl Task {
             closure: Closure::new(blocks_max),
             sink,
             outer: None,
+            listener: None,
             metrics: FollowMetrics::default(),
             counts: Arc::default(),
             generation: Generation(0),
@@ -117,6 +120,11 @@ impl Task {
     /// Adds blocks outside the engine.
     pub(super) fn beside(self, outer: Arc<dyn OuterBlocks>) -> Self {
         Self { outer: Some(outer), ..self }
+    }
+
+    /// Adds a listener to the engine's own events.
+    pub(super) fn heard_by(self, listener: Arc<dyn EngineListener>) -> Self {
+        Self { listener: Some(listener), ..self }
     }
 
     /// Follows changes of the blocks outside the engine.
@@ -351,6 +359,9 @@ impl Task {
         self.translated.clear();
         self.closed.clear();
         let events = self.dialect.settle(events);
+        if let Some(listener) = &self.listener {
+            listener.heard(&events);
+        }
         let skipped = self.translator.translate(&events, &mut self.translated);
         let translated = std::mem::take(&mut self.translated);
         for event in &translated {

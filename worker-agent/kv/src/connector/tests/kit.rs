@@ -3,7 +3,7 @@
 use super::super::copier::DeviceCopier;
 use super::super::names::KeyNames;
 use super::super::wire::*;
-use super::super::{ConnectorServer, ConnectorSettings, EngineChange};
+use super::super::{AskHint, ConnectorServer, ConnectorSettings, EngineChange, KeyBook};
 use crate::arena::Arena;
 use crate::cache::{CacheSettings, CacheTier, TierReporter, TieredCache};
 use crate::store::TierSettings;
@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -50,10 +50,30 @@ pub(super) struct Agent {
     /// Reports to routers about host memory and engines.
     pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) server: Option<ConnectorServer>,
+    /// Names of blocks whose tokens no shim knows.
+    pub(super) book: Arc<Book>,
     /// Hints that were passed on, each with the number of blocks.
-    pub(super) hinted: Arc<Mutex<Vec<(EngineHint, usize)>>>,
+    pub(super) hinted: Arc<Mutex<Vec<(AskHint, usize)>>>,
     /// What copies for workers, from the next start on.
     pub(super) copier: Option<Arc<dyn DeviceCopier>>,
+}
+
+/// Names of blocks, by their numbers, and blocks that had none.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub(super) names: Mutex<BTreeMap<u32, SequenceHash>>,
+    pub(super) unnamed: Mutex<Vec<Block>>,
+}
+
+impl KeyBook for Book {
+    fn name(&self, EngineKey(key): &EngineKey, block: Block) -> Block {
+        let number = u32::from_le_bytes(*key.first_chunk().unwrap());
+        Block { hash: self.names.lock().get(&number).copied(), ..block }
+    }
+
+    fn unnamed(&self, _: &EngineKey, block: Block) {
+        self.unnamed.lock().push(block);
+    }
 }
 
 /// Reports to routers.
@@ -86,8 +106,8 @@ impl Agent {
         });
         let cache = TieredCache::open(FORM, settings).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let (server, hinted, copier) = Default::default();
-        let mut agent = Self { folder, tier, cache, heard, server, hinted, copier };
+        let (server, book, hinted, copier) = Default::default();
+        let mut agent = Self { folder, tier, cache, heard, server, book, hinted, copier };
         agent.start();
         agent
     }
@@ -109,6 +129,7 @@ impl Agent {
                 Arc::new(move |change| heard.lock().engines.push(change))
             },
             hints: Arc::new(move |hint, blocks| hinted.lock().push((hint, blocks.len()))),
+            keys: self.book.clone(),
             ..ConnectorSettings::new(self.socket(), Box::new(open))
         };
         self.server = Some(ConnectorServer::start(settings).unwrap());

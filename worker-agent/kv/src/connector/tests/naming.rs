@@ -3,6 +3,7 @@
 use super::super::EngineChange;
 use super::super::wire::*;
 use super::kit::{Agent, hello, key, until};
+use crate::Block;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use std::num::NonZeroU32;
 
@@ -51,6 +52,23 @@ fn a_block_after_an_unknown_one_has_no_name_until_that_is_known() {
     let chain = hashes(&[0, 1]);
     let named = [(Some(chain[0]), None), (Some(chain[1]), Some(chain[0]))];
     assert_eq!(stored(&agent, 4)[2..], named);
+}
+
+#[test]
+fn blocks_of_a_shim_without_tokens_are_named_by_the_book_now_or_later() {
+    let agent = Agent::new(16);
+    let mut shim = agent.shim("a");
+    let chain = hashes(&[0, 1]);
+    agent.book.names.lock().insert(0, chain[0]);
+    shim.fill(0);
+    shim.fill(1);
+    assert_eq!(stored(&agent, 2), [(Some(chain[0]), None), (None, None)]);
+    until("one has no name", || agent.book.unnamed.lock().len() == 1);
+    let block = agent.book.unnamed.lock()[0];
+    agent.cache.learn(&[Block { hash: Some(chain[1]), parent: Some(chain[0]), ..block }]);
+    // Routers hear of it where it is, and not twice.
+    agent.cache.learn(&[Block { hash: Some(chain[0]), parent: None, ..block }]);
+    assert_eq!(stored(&agent, 3)[2..], [(Some(chain[1]), Some(chain[0]))]);
 }
 
 #[test]
