@@ -18,16 +18,18 @@ import pathlib
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from sglang.version import __version__
-from stator_link import FOUND_S, LOADED, LOADS_LATE, READY_S, Link, hello
+from stator_link import LOADED, LOADS_LATE, READY_S, Link, hello
 
 logger = logging.getLogger(__name__)
 
-# Longest wait of a backup for slots to fill.
-CREDIT_S = 1.0
+# Longest wait of a backup for slots to fill, and of a look-up: it holds up no step of the engine.
+CREDIT_S, LOOKUP_S = 1.0, 0.5
 
 
 class Pages(Link):
     """The connection of a rank: it finds, loads and stores pages."""
+
+    found_s = LOOKUP_S
 
     def __init__(self, path, words, page_bytes):
         super().__init__(path, words, logger)
@@ -56,7 +58,7 @@ class Pages(Link):
         """How many leading pages are there, or on their way to the arena."""
         with self.lock:
             ask = self._ask(keys)
-            self.news.wait_for(lambda: not self._is_open(ask) or ask.is_found, FOUND_S)
+            self.news.wait_for(lambda: not self._is_open(ask) or ask.is_found, self.found_s)
             self._end(ask)
             return len(ask.ready) + ask.pending if ask else 0
 

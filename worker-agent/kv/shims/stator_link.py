@@ -69,6 +69,9 @@ class Ask:
 class Link:
     """A connection that comes back. `boot` names an agent's start, while that agent welcomes us."""
 
+    # Longest wait of a request for FOUND.
+    found_s = FOUND_S
+
     def __init__(self, path, hello, logger):
         self.path, self.hello, self.logger = path, hello, logger
         self.lock, self.ended, self.numbers = threading.RLock(), threading.Event(), itertools.count(1)
@@ -196,7 +199,8 @@ class Link:
     def _is_open(self, ask):
         """Whether an ask's slots are ours. Gives up an ask that is late, an agent that is silent."""
         now = time.monotonic()
-        if ask and not ask.is_settled() and now > ask.began + (READY_S if ask.is_found else FOUND_S):
+        wait_s = READY_S if ask and ask.is_found else self.found_s
+        if ask and not ask.is_settled() and now > ask.began + wait_s:
             self.counts[LOADS_LATE if ask.is_found else ASKS_LATE] += ask.number in self.asks
             self._end(ask)
             if now > self.heard + READY_S:
