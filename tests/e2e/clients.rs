@@ -5,15 +5,16 @@
 
 use crate::support::{MODEL, up};
 use stator_tests::tooling::installed;
+use std::io::Write;
 use std::process::Command;
 
 /// Folder of the clients.
 const CLIENTS: &str = "STATOR_TEST_CLIENTS";
 
-/// Runs a script of `tests/python` by the Python of a virtual environment.
-async fn in_python(script: &str) {
+/// Runs a script of `tests/python` by the Python of a virtual environment, `venv` or `all`.
+async fn in_python(environment: &str, script: &str) {
     let Some(clients) = installed(CLIENTS, "clients in Python") else { return };
-    let mut command = Command::new(clients.join("venv/bin/python"));
+    let mut command = Command::new(clients.join(environment).join("bin/python"));
     command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
     run(command).await;
 }
@@ -54,15 +55,40 @@ async fn vercels_ai_sdk() {
 
 #[tokio::test]
 async fn langchain() {
-    in_python("langchain_client.py").await;
+    in_python("venv", "langchain_client.py").await;
 }
 
 #[tokio::test]
 async fn litellm() {
-    in_python("litellm_client.py").await;
+    in_python("venv", "litellm_client.py").await;
 }
 
 #[tokio::test]
 async fn instructor() {
-    in_python("instructor_client.py").await;
+    in_python("venv", "instructor_client.py").await;
+}
+
+/// Whether the clients of `tests/run --clients all` were asked for. Says so where they were not.
+fn all_clients(what: &str) -> bool {
+    let all = std::env::var_os("STATOR_TEST_ALL_CLIENTS").is_some();
+    if !all {
+        // Past the test harness, which hides what passing tests print.
+        let asked = "tests/run --clients all runs it";
+        let _ = writeln!(std::io::stderr().lock(), "not run: {what}: {asked}");
+    }
+    all
+}
+
+#[tokio::test]
+async fn loops_of_agents() {
+    if all_clients("loops of agents") {
+        in_python("all", "agent_loops.py").await;
+    }
+}
+
+#[tokio::test]
+async fn evaluations() {
+    if all_clients("evaluations") {
+        in_python("all", "evaluations.py").await;
+    }
 }
