@@ -4,10 +4,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = ["stator/worker/v1/worker.proto", "stator/peers/v1/peers.proto"];
     let files = protox::compile(files, ["proto"])?;
-    // KV and events are not copied into their messages.
-    tonic_prost_build::configure()
-        .bytes(".stator.worker.v1.FetchChunk.kv")
-        .bytes(".stator.worker.v1.EventMessage")
-        .compile_fds(files)?;
+    // Events are not copied into their messages.
+    tonic_prost_build::configure().bytes(".stator.worker.v1.EventMessage").compile_fds(files)?;
     Ok(())
 }

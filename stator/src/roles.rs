@@ -107,6 +107,7 @@ const AGENT_DETAILS: &[&str] = &[
     "kv-tenant-share-percent",
     "kv-metrics-names",
     "kv-nixl",
+    "kv-handover-mb",
     "sim-step-ms",
     "engine-stop-grace-s",
     "engine-metrics-max-bytes",

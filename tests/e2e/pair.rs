@@ -9,18 +9,14 @@ use crate::support::{Up, up};
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use stator_protos::worker::generate_input::Input;
-use stator_protos::worker::transfers_client::TransfersClient;
-use stator_protos::worker::{
-    FetchRequest, GenerateInput, PrefillPeer, PrefillRequest, Sampling, Submit,
-};
+use stator_protos::worker::{GenerateInput, PrefillPeer, PrefillRequest, Sampling, Submit};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, MODEL};
+use stator_tests::stock::MODEL;
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tonic::Code;
 
 /// Longest wait for a prefill worker: longer than any prompt here takes.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=4000";
@@ -100,7 +96,7 @@ impl Three {
         let Life { client, record, .. } = &self.prefill;
         let worker_id = record.workers[0].worker.worker.0;
         let busy = (0..BUSY).map(|n| {
-            let asked = kept(worker_id, tokens(seed + n, 64), (n.into(), 1900));
+            let asked = kept(worker_id, tokens(seed + n, 64), (n, 1900));
             let mut client = client.clone();
             tokio::spawn(async move { client.prefill(asked).await.map(drop) })
         });
@@ -154,7 +150,6 @@ async fn built_in_engines_share_requests_and_lose_none_whichever_dies() {
     let mut three = Three::begin(home.path()).await;
     three.share_requests().await;
     kv_is_moved_and_not_computed_again(&three).await;
-    a_hand_over_is_used_once(&mut three).await;
     a_client_that_hangs_up_frees_both_engines(&three).await;
     half_a_pair_is_given_up_in_time(&three).await;
     prefill_dies(&mut three).await;
@@ -189,33 +184,12 @@ async fn kv_is_moved_and_not_computed_again(three: &Three) {
     three.have_released_all().await;
 }
 
-/// Asks for a prompt that is kept under a handle, with so many tokens behind it.
-fn kept(worker_id: u64, token_ids: Vec<u32>, (handle, max_tokens): (u64, u32)) -> PrefillRequest {
+/// Asks for a prompt that is kept for whoever has the ticket of this number, with so many tokens behind it.
+fn kept(worker_id: u64, token_ids: Vec<u32>, (ticket, max_tokens): (u32, u32)) -> PrefillRequest {
     let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
     let submit = Submit { worker_id, token_ids, sampling: Some(sampling), ..Submit::default() };
-    let handover_json = json!({ "handle": handle }).to_string();
+    let handover_json = json!({ "ticket": format!("{ticket:096x}") }).to_string();
     PrefillRequest { submit: Some(submit), handover_json }
-}
-
-/// And what is not wanted after all is free at once.
-async fn a_hand_over_is_used_once(three: &mut Three) {
-    let Life { client, record, .. } = &mut three.prefill;
-    let worker_id = record.workers[0].worker.worker.0;
-    let mut transfers = TransfersClient::connect(record.endpoint.clone()).await.unwrap();
-    for (handle, blocks) in [(7, 3), (8, 0)] {
-        let asked = kept(worker_id, tokens(53, 200), (handle, 1));
-        let told = client.prefill(asked).await.unwrap().into_inner().handover_json;
-        assert_eq!(told, json!({ "blocks": 200 / BLOCK_SIZE }).to_string());
-        let fetch = FetchRequest { worker_id, rank: 0, handle, first_block: 2, blocks };
-        let mut chunks = transfers.fetch(fetch).await.unwrap().into_inner();
-        let mut came = Vec::new();
-        while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
-            came.push(chunk.block);
-        }
-        assert_eq!(came, (2..2 + blocks).collect::<Vec<_>>());
-        assert_eq!(transfers.fetch(fetch).await.unwrap_err().code(), Code::NotFound);
-    }
-    three.prefill.has_released_all().await;
 }
 
 async fn a_client_that_hangs_up_frees_both_engines(three: &Three) {

@@ -3,6 +3,7 @@
 mod admin;
 mod devices;
 mod engines;
+mod kv_ways;
 mod planes;
 mod tasks;
 
@@ -10,6 +11,7 @@ use crate::availability::Availability;
 use crate::config::{AgentSettings, Runs};
 use crate::events::plane::EventPlane;
 use crate::identity;
+use crate::kv::lending::KvLending;
 use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{TierDesk, TierOrder, register};
 use crate::metrics::{AgentMetrics, DeviceMetrics};
@@ -22,11 +24,12 @@ use crate::workers::Reports;
 use admin::AdminServer;
 use anyhow::Context;
 use engines::RunningEngines;
+use kv_ways::KvWays;
 use planes::Planes;
 use stator_discovery::Registration;
 use stator_kv::metrics::KvMetrics;
 use stator_protos::Generation;
-use stator_protos::discovery::{AgentRecord, Role};
+use stator_protos::discovery::AgentRecord;
 use stator_protos::worker::ModelFile;
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
@@ -69,8 +72,9 @@ impl Running {
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let admin = AdminServer::serve(&settings, Metrics::default()).await?;
     let devices = tokio::spawn(devices::look(device_metrics(&admin.metrics)));
-    let peers = KvPeers::bind(&settings)?;
-    let kv_transfer = peers.as_ref().and_then(|peers| peers.address());
+    let lending = KvLending::bind(&settings)?;
+    let peers = KvPeers::open(&settings, lending.as_ref())?;
+    let kv_transfer = peers.as_ref().and_then(|peers| peers.address().map(str::to_owned));
     let mut served: ServedModel = match &settings.engine {
         Runs::Own(engine) => {
             let engine = engine.clone();
@@ -91,7 +95,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         }
     };
     served.profile.kv_transfer = kv_transfer;
-    let running = launch(settings, served, admin, shutdown).await?;
+    let running = launch(settings, served, lending, admin, shutdown).await?;
     devices.await.context("the search for devices failed")?;
     running.task.await.context("the agent's task failed")?
 }
@@ -132,14 +136,16 @@ pub async fn start(
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
     let admin = AdminServer::serve(&settings, metrics).await?;
+    let lending = KvLending::bind(&settings)?;
     let served = ServedModel::with_tiers(loaded, Vec::new(), TierDesk::default());
-    launch(settings, served, admin, shutdown).await
+    launch(settings, served, lending, admin, shutdown).await
 }
 
 /// Binds the planes, starts the workers, registers them and serves.
 async fn launch(
     settings: AgentSettings,
     mut served: ServedModel,
+    lending: Option<Arc<KvLending>>,
     admin: AdminServer,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
@@ -149,9 +155,7 @@ async fn launch(
     let mut registration = Registration::open(&settings.discovery, settings.lease).await?;
     let agent_id = planes.agent_id(&settings);
     let generation = next_generation(&mut registration, &agent_id).await;
-    if settings.profile.role == Role::Prefill {
-        served.offer_kv(&settings.access.kv, &planes.endpoint);
-    }
+    let ways = KvWays::open(&settings, &mut served, lending, &planes.endpoint);
     let record = planes.record(&settings, &served, agent_id, generation);
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
@@ -165,7 +169,7 @@ async fn launch(
         record: record_sender,
         availability: availability.clone(),
     };
-    let mut engines = RunningEngines::start(served.engines, &settings, &admin, &reports)?;
+    let mut engines = RunningEngines::start(served.engines, ways, &settings, &admin, &reports)?;
     let operated = Operated { engines: engines.operated(&availability), tiers: served.desk };
     let files = served.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(

@@ -22,6 +22,7 @@ pub use engine::{EngineArgs, EngineKind, EngineSettings, OwnEngine, SimSettings}
 use faults::Faults;
 pub use kv_tiers::{KvDiskSettings, KvKeySettings, KvTierArgs, KvTierSettings};
 pub use place::PlaceArgs;
+use planes::TransferUses;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
 pub use stock::{Origin, StockSettings};
@@ -90,8 +91,10 @@ pub struct AgentSettings {
     pub access: Access,
     /// ZMQ endpoints for stock subscribers.
     pub zmq: ZmqListen,
-    /// Address where the KV of the tiers is lent to other agents; `None` lends none.
+    /// Address where KV is lent and handed over to other agents; `None` gives them none.
     pub kv_transfer: Option<SocketAddr>,
+    /// Memory for the KV of prompts on their way between engines of a pair, in bytes.
+    pub kv_handover_bytes: u64,
     /// Host in the record; `None` takes the listening address.
     pub advertise_host: Option<String>,
     /// Metrics and health; `None` serves none, for agents inside another role's process.
@@ -155,8 +158,9 @@ impl TryFrom<AgentArgs> for AgentSettings {
             faults.0.extend(stock.tiers_fault());
         }
         planes.check(&mut faults);
-        let has_tiers = kv_tiers.is_some();
-        let kv_transfer = planes.kv_transfer(listen.as_ref(), has_tiers, &access.kv, &mut faults);
+        let hands_over = matches!(engine, Some(Runs::Own(_))) && role == Role::Prefill;
+        let uses = TransferUses { has_tiers: kv_tiers.is_some(), hands_over };
+        let kv_transfer = planes.kv_transfer(listen.as_ref(), uses, &access.kv, &mut faults);
         let zmq = planes.zmq.listen(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
         let discovery = faults.keep_one(discovery);
@@ -174,6 +178,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             access,
             zmq,
             kv_transfer,
+            kv_handover_bytes: planes.kv_handover_mb * 1_000_000,
             advertise_host: planes.advertise_host,
             metrics_listen: Some(SocketAddr::new(planes.metrics_host, planes.metrics_port)),
             agent_id: planes.agent_id,

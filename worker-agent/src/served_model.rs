@@ -1,10 +1,9 @@
 //! The model that an agent serves, and the engines that run it, ready for registration.
 
-use crate::config::KvTrust;
-use crate::kv::offer::KvOffer;
 use crate::kv::tiers::{TierDesk, WorkerTiers};
 use crate::stock;
 use stator_engine::Engine;
+use stator_engine::transfer::KvForm;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
 
 /// A model, and engines that run it.
@@ -71,20 +70,10 @@ pub(crate) enum ModelEngines {
 }
 
 impl ServedModel {
-    /// Says what engines that decode must know of engines of our own that prefill, whose agent is
-    /// at `endpoint`. All are alike. Nothing is offered that nobody would believe.
-    pub(crate) fn offer_kv(&mut self, trust: &KvTrust, endpoint: &str) {
-        let ModelEngines::Own(workers) = &mut self.engines else { return };
-        if !trust.covers(endpoint) {
-            let advice =
-                "give all agents one --fleet-secret-file, or their request planes mutual TLS";
-            tracing::warn!(endpoint, advice, "KV is not shared with agents on other machines");
-            return;
-        }
-        if let Some(first) = workers.first_mut() {
-            let offer = KvOffer { kv: first.loaded.engine.kv().form().fingerprint };
-            self.profile.handover = serde_json::to_string(&offer).ok();
-        }
+    /// Form of the KV of engines of our own. All are alike.
+    pub(crate) fn kv_form(&mut self) -> Option<KvForm> {
+        let ModelEngines::Own(workers) = &mut self.engines else { return None };
+        Some(workers.first_mut()?.loaded.engine.kv().form())
     }
 }
 

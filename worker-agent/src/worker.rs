@@ -11,14 +11,13 @@ mod step_clock;
 mod stream;
 
 pub(crate) use command::{
-    BlockExport, Command, ExportedPrompt, OperationOrder, PrefillOrder, PrefillResult, PromptTake,
-    Snapshot, Submission,
+    Command, OperationOrder, PrefillOrder, PrefillResult, Snapshot, Submission,
 };
 pub(crate) use status::Status;
 
 use crate::events::WorkerFeed;
 use crate::kv::fetch::{FetchResult, Pairing, PromptFetches, PromptOutcome};
-use crate::kv::kept_prompts::{self, KeptPrompts};
+use crate::kv::kept_prompts::KeptPrompts;
 use crate::kv::tiers::WorkerTiers;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::request_plane::in_flight::Ticket;
@@ -98,7 +97,7 @@ struct Live {
 
 impl Driver {
     pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting, pairing: Pairing) -> Self {
-        let kept = KeptPrompts::new(pairing.hands_over, reporting.metrics.clone());
+        let kept = KeptPrompts::new(pairing.handovers.clone(), reporting.metrics.clone());
         Self {
             engine: GuardedEngine::new(engine),
             rest: Rest::Awake,
@@ -148,7 +147,7 @@ impl Driver {
                     None => return,
                 },
                 () = self.fetches.news() => {}
-                () = self.kept.lease_ends() => {}
+                () = self.kept.news() => {}
                 () = tier_news(self.tiers.as_ref()) => {}
             }
         }
@@ -169,8 +168,6 @@ impl Driver {
                 self.hint(&mut order.request, &order.metadata);
                 self.kept.begin(&mut self.engine, self.rest, order);
             }
-            Command::Take(order) => self.kept.take(&mut self.engine, order),
-            Command::Export(order) => kept_prompts::export(&mut self.engine, order),
             Command::Operate(OperationOrder { operation, answer }) => {
                 let _ = answer.send(self.operate(&operation));
             }
@@ -282,8 +279,7 @@ impl Driver {
 
     /// Goes on with what came of a prompt.
     fn fetched(&mut self, key: RequestKey, result: FetchResult) {
-        let finished = self.fetches.finish(&mut self.engine, key, result);
-        self.end_if_failed();
+        let finished = self.fetches.finish(key, result);
         let Some((request, outcome)) = finished else { return };
         if let Some(live) = self.live.get_mut(&key) {
             live.prefilled = outcome;
@@ -344,14 +340,20 @@ impl Driver {
         }
     }
 
-    /// Takes note of KV that came, and of what nobody has fetched.
+    /// Takes note of KV that came, hands KV out, and forgets what nobody has read.
     fn catch_up(&mut self) {
-        while let Some((key, result)) = self.fetches.next() {
+        loop {
+            let ended = self.fetches.next();
+            // After the look at the end, because what a fetch brought was there before it ended.
+            self.fetches.import(&mut self.engine);
+            self.end_if_failed();
+            let Some((key, result)) = ended else { break };
             self.fetched(key, result);
         }
-        for key in self.kept.expired(Instant::now()) {
-            self.cancel(&[key]);
-        }
+        let mut gone = self.kept.serve(&mut self.engine);
+        self.end_if_failed();
+        gone.extend(self.kept.expired(Instant::now()));
+        self.cancel(&gone);
         self.flush();
     }
 
@@ -485,6 +487,8 @@ async fn tier_news(tiers: Option<&WorkerTiers>) {
 
 #[cfg(test)]
 mod fetch_tests;
+#[cfg(test)]
+mod handover_tests;
 #[cfg(test)]
 mod kept_prompts_tests;
 #[cfg(test)]

@@ -24,7 +24,6 @@ mod kv_direct;
 mod kv_disk;
 mod kv_events;
 mod kv_objects;
-mod kv_pieces;
 mod kv_transfer;
 mod kv_translate;
 mod load_reports;
@@ -67,7 +66,7 @@ macro_rules! targets {
 targets! {
     allow_list body_edit body_scan connector_messages discovery_records endpoints_file engine_answers engine_reports
     etcd_answers ext_proc_bytes ext_proc_messages forms hand_over http_answers kube_answers kv_direct kv_disk
-    kv_events kv_objects kv_pieces kv_transfer kv_translate load_reports markup metrics_page model_files parsers peer_frames picker_config
+    kv_events kv_objects kv_transfer kv_translate load_reports markup metrics_page model_files parsers peer_frames picker_config
     prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
     zmtp_frames zmtp_greeting
 }

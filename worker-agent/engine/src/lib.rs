@@ -28,7 +28,7 @@ use stator_protos::load::Load;
 use stator_protos::name::BlockName;
 
 use named::NamedBlocks;
-use transfer::{BlockKv, KvForm};
+use transfer::{ArrivedBlocks, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
 pub use stator_protos::logprobs::TokenLogprobs;
@@ -79,11 +79,11 @@ pub trait SharedKv {
     /// it ends, until it is cancelled or the cache is reset.
     fn keep(&mut self, key: RequestKey);
 
-    /// Blocks of it that are held; 0 too where there was no room to keep them.
-    fn kept(&self, key: RequestKey) -> usize;
+    /// Names of its blocks that are held, in order; none too where there was no room to keep them.
+    fn kept(&self, key: RequestKey) -> &[BlockName];
 
-    /// One of these blocks, counted from the prompt's start.
-    fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv>;
+    /// The KV of one of these blocks, counted from the prompt's start.
+    fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]>;
 
     /// The blocks that a request would find of its prompt, before it is submitted. The blocks'
     /// names stay with the request, so that they are computed once.
@@ -91,9 +91,9 @@ pub trait SharedKv {
 
     /// Imports blocks as cached prefix, after the first `first` blocks of the prompt of a request
     /// that [`SharedKv::reusable`] has looked at; returns the number imported. The import ends at
-    /// the first block with another name or size, and when room runs out. The caller vouches for
-    /// the blocks' origin.
-    fn import(&mut self, request: &Request, first: usize, blocks: &[BlockKv]) -> usize;
+    /// the first block with another name or without its KV, and when room runs out. The caller
+    /// vouches for the blocks' origin.
+    fn import(&mut self, request: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize;
 }
 
 /// Leading blocks of a prompt.

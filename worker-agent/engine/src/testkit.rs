@@ -8,8 +8,42 @@ use std::sync::Arc;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::KvEvent;
 
-use super::{Engine, Finish, FinishReason, Output, Request, RequestKey, Step, TokenLogprobs};
+use super::transfer::ArrivedBlocks;
+use super::{
+    Engine, Finish, FinishReason, Output, Request, RequestKey, SharedKv, Step, TokenLogprobs,
+};
+use stator_protos::name::BlockName;
 use stator_protos::worker::Sampling;
+
+/// Blocks on their way between two engines: names and KV.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Cargo(pub(crate) Vec<(BlockName, Vec<u8>)>);
+
+impl Cargo {
+    /// Copies of blocks that an engine keeps of a prompt.
+    pub(crate) fn of(kv: &dyn SharedKv, key: RequestKey, blocks: std::ops::Range<usize>) -> Self {
+        let block = |block: usize| {
+            let name = *kv.kept(key).get(block)?;
+            Some((name, kv.export(key, block)?.to_vec()))
+        };
+        Self(blocks.map_while(block).collect())
+    }
+}
+
+impl ArrivedBlocks for Cargo {
+    fn name(&self, block: usize) -> Option<BlockName> {
+        Some(self.0.get(block)?.0)
+    }
+
+    fn load(&mut self, block: usize, kv: &mut [u8]) -> bool {
+        let here = &self.0[block].1;
+        let is_whole = here.len() == kv.len();
+        if is_whole {
+            kv.copy_from_slice(here);
+        }
+        is_whole
+    }
+}
 
 /// One choice's answer.
 #[derive(Clone, Debug, Default, PartialEq)]

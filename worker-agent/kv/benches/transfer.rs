@@ -10,7 +10,7 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use stator_kv::arena::Arena;
 use stator_kv::peer::{PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, Urgency};
-use stator_kv::transfer::{FleetKey, Lender, LentBlock, TransferServer};
+use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
 use std::collections::BTreeMap;
@@ -96,7 +96,8 @@ impl Pair {
         let listener = runtimes[0].block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("the loopback interface is there");
         let peer = listener.local_addr().expect("a listener has an address");
-        let server = TransferServer { arena: held, lender, form, key: key.clone(), direct: None };
+        let store = LendingStore { arena: held, lender, form, key: key.clone(), direct: None };
+        let server = TransferServer::new(Arc::new(store));
         runtimes[0].spawn(server.run(listener));
         let (sender, reports) = channel();
         let listener = Arc::new(move |report| drop(sender.send(report)));

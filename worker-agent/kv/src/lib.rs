@@ -17,6 +17,7 @@ pub mod object;
 pub mod peer;
 pub mod policy;
 pub mod shims;
+pub mod staging;
 pub mod store;
 pub mod tier;
 pub mod transfer;

@@ -9,7 +9,7 @@ use stator_kv::arena::Arena;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, Urgency};
 use stator_kv::transfer::direct::{DirectArena, DirectError, DirectWay, READ_BYTES_MAX};
-use stator_kv::transfer::{FleetKey, Lender, LentBlock, TransferServer};
+use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_nixl::memory::{Landing, NixlMemory};
 use stator_nixl::transfer::{NixlTransfer, OtherSide, TransferPiece, TransferWay};
@@ -87,7 +87,8 @@ fn hold() {
     let hex: String = way.description().iter().map(|byte| format!("{byte:02x}")).collect();
     let lender = Arc::new(Shelf(arena.clone()));
     let (key, direct) = (FleetKey::default(), Some(way as Arc<dyn DirectWay>));
-    runtime.spawn(TransferServer { arena, lender, form: FORM, key, direct }.run(listener));
+    let store = LendingStore { arena, lender, form: FORM, key, direct };
+    runtime.spawn(TransferServer::new(Arc::new(store)).run(listener));
     println!("arena {address} {hex}");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }

@@ -2,6 +2,7 @@
 //! of KV.
 
 use super::admin::AdminServer;
+use super::kv_ways::KvWays;
 use crate::availability::Availability;
 use crate::config::AgentSettings;
 use crate::kv::fetch::Pairing;
@@ -30,6 +31,8 @@ pub(super) struct RunningEngines {
     keeper: Option<Keeper>,
     /// The task that follows other agents, if this one decodes. It does not end by itself.
     following: Option<JoinHandle<()>>,
+    /// Ways of KV, which end after the engines.
+    _ways: KvWays,
 }
 
 impl RunningEngines {
@@ -40,6 +43,7 @@ impl RunningEngines {
     /// An error if a thread cannot be started.
     pub(super) fn start(
         engines: ModelEngines,
+        ways: KvWays,
         settings: &AgentSettings,
         admin: &AdminServer,
         reports: &Reports,
@@ -49,7 +53,7 @@ impl RunningEngines {
             prefill_agents(settings, &record.model.name, &admin.metrics);
         let (workers, keeper) = match engines {
             ModelEngines::Own(engines) => {
-                let pairing = pairing(settings, prefill_agents, &admin.metrics);
+                let pairing = pairing(settings, prefill_agents, &ways, &admin.metrics);
                 (Workers::start(engines, &record.workers, reports, &pairing)?, None)
             }
             ModelEngines::Stock(engine) => {
@@ -57,7 +61,7 @@ impl RunningEngines {
                 (workers, Some(keeper))
             }
         };
-        Ok(Self { workers, keeper, following })
+        Ok(Self { workers, keeper, following, _ways: ways })
     }
 
     /// The engines for operations.
@@ -132,15 +136,18 @@ fn prefill_agents(
 fn pairing(
     settings: &AgentSettings,
     prefill_agents: Arc<PrefillAgents>,
+    ways: &KvWays,
     metrics: &Metrics,
 ) -> Pairing {
     let counted = PairMetrics::default();
     metrics.register(|registry| counted.register(registry));
     Pairing {
-        hands_over: settings.profile.role == Role::Prefill,
+        handovers: ways.handovers.clone(),
         prefill_agents,
+        room: ways.room.clone(),
         trust: settings.access.kv.clone(),
         timeout: settings.prefill_timeout,
+        silence: settings.prefill_silence,
         metrics: counted,
     }
 }

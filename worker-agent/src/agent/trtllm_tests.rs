@@ -142,7 +142,7 @@ async fn agent(
     let place = stock::EngineSurroundings { name: None, metrics: &admin.metrics, peers: None };
     let starting = stock::start(*stock.clone(), place, &stop);
     let served = tokio::time::timeout(DEADLINE, starting).await.expect("it comes up")?;
-    let running = launch(settings, served.expect("nobody stops it"), admin, stop).await?;
+    let running = launch(settings, served.expect("nobody stops it"), None, admin, stop).await?;
     Ok((running, shutdown))
 }
 

@@ -21,13 +21,20 @@ pub struct PlaneArgs {
     #[command(flatten)]
     pub zmq: ZmqArgs,
 
-    /// Address where the agent lends the KV of its host memory to other agents of the fleet:
-    /// `address:port` (port 0 takes a free one) or `off`. Both sides prove that they know the secret
-    /// of `--fleet-secret-file`; without it, KV is lent on this machine alone. Needs `--kv-host-gb`.
-    /// Default: a free port at the address of `--listen`, and `off` where that is not on this machine
-    /// alone and there is no secret.
+    /// Address where other agents of the fleet read KV: of host memory (`--kv-host-gb`), and of
+    /// prompts that a built-in engine with `--role prefill` computed for them. `address:port` (port 0
+    /// takes a free one) or `off`. Host memory is lent to agents that prove to know the secret of
+    /// `--fleet-secret-file`, without it on this machine alone. Prompts go to the agent that asked for
+    /// them. Default: a free port at the address of `--listen`, and `off` where that is not on this
+    /// machine alone and nothing vouches for KV of other machines.
     #[arg(long, env = "STATOR_KV_TRANSFER_LISTEN", value_name = "ADDRESS")]
     pub kv_transfer_listen: Option<String>,
+
+    /// Host memory for the KV of prompts on their way between built-in engines of a pair, in MB (10^6
+    /// bytes), 1 to 1000000; one block has room in any case. KV that finds none waits. Each agent with
+    /// the role `prefill` or `decode` takes up to this much, as it is used. Default: 256 MB.
+    #[arg(long, env = "STATOR_KV_HANDOVER_MB", default_value_t = 256, value_name = "MB")]
+    pub kv_handover_mb: u64,
 
     /// Host that others reach this agent at. Default: the address it listens on, or 127.0.0.1
     /// where it listens on all.
@@ -94,6 +101,7 @@ impl PlaneArgs {
     pub(super) fn check(&self, faults: &mut Faults) {
         faults.range("lease-ms", self.lease_ms, 300, 600_000);
         faults.range("event-log-bytes", self.event_log_bytes, 65_536, 64 << 30);
+        faults.range("kv-handover-mb", self.kv_handover_mb, 1, 1_000_000);
         faults.range("load-interval-ms", self.load_interval_ms, 1, 10_000);
         faults.range("max-requests-per-stream", self.max_requests_per_stream, 1, 1 << 20);
         faults.range("drain-timeout-s", self.drain_timeout_s, 0, 86_400);
@@ -103,13 +111,31 @@ impl PlaneArgs {
     }
 }
 
+/// Uses that an agent has for a socket where other agents read KV.
+#[derive(Clone, Copy)]
+pub(super) struct TransferUses {
+    /// It lends blocks of its tiers.
+    pub(super) has_tiers: bool,
+    /// Its engine computes prompts for others, and the agent hands them over.
+    pub(super) hands_over: bool,
+}
+
+impl TransferUses {
+    /// Whether anybody could use a socket at this address.
+    fn are_trusted(self, ip: IpAddr, trust: &KvTrust) -> bool {
+        let is_here = ip.to_canonical().is_loopback();
+        (self.has_tiers && trust.fleet_key.covers(ip))
+            || (self.hands_over && (is_here || trust.beyond_this_machine))
+    }
+}
+
 impl PlaneArgs {
-    /// The address where KV is lent, of an agent with `tiers` whose request plane is at `listen`;
+    /// The address where KV is lent, of an agent with these uses whose request plane is at `listen`;
     /// `None` where none is lent. Adds a flag that cannot be used to `faults`.
     pub(super) fn kv_transfer(
         &self,
         listen: Option<&Listen>,
-        has_tiers: bool,
+        uses: TransferUses,
         trust: &KvTrust,
         faults: &mut Faults,
     ) -> Option<SocketAddr> {
@@ -119,11 +145,13 @@ impl PlaneArgs {
                 _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
             };
             // Agents on other machines would look for it on their own.
-            let is_trusted = trust.fleet_key.covers(ip);
-            return (has_tiers && is_trusted).then_some(SocketAddr::new(ip, 0));
+            return uses.are_trusted(ip, trust).then_some(SocketAddr::new(ip, 0));
         };
-        if !has_tiers {
-            faults.0.push(format!("kv-transfer-listen: {given:?} needs kv-host-gb above 0"));
+        if !uses.has_tiers && !uses.hands_over {
+            faults.0.push(format!(
+                "kv-transfer-listen: {given:?} needs kv-host-gb above 0, or role prefill of a \
+                 built-in engine"
+            ));
             return None;
         }
         if given == KV_TRANSFER_OFF {
@@ -134,7 +162,7 @@ impl PlaneArgs {
             format!("kv-transfer-listen: {given:?} is neither `address:port` nor `off`")
         });
         let address = faults.keep_one(address)?;
-        if !trust.fleet_key.covers(address.ip()) {
+        if !uses.are_trusted(address.ip(), trust) {
             let fault = "is not on this machine alone: needs fleet-secret-file";
             faults.0.push(format!("kv-transfer-listen: {given:?} {fault}"));
         }

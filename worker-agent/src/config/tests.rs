@@ -41,6 +41,30 @@ fn kv_is_lent_where_requests_come_unless_nobody_vouches_for_readers() {
 }
 
 #[test]
+fn prompts_are_handed_over_where_requests_come_if_something_vouches_for_kv() {
+    let prefill = "--role=prefill";
+    let at = |args: &[&str]| {
+        let address = check(&[&[prefill], args].concat()).unwrap().kv_transfer;
+        address.map(|address| address.to_string())
+    };
+    let beyond = ["--listen=10.0.0.1:7000", "--advertise-host=a"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "correct-horse-battery\n").unwrap();
+    let secret = format!("--fleet-secret-file={}", file.display());
+    assert_eq!(at(&[]), Some("127.0.0.1:0".into()));
+    assert_eq!(at(&["--kv-transfer-listen=off"]), None);
+    assert_eq!(at(&beyond), None);
+    assert_eq!(at(&[&beyond[..], &[&*secret]].concat()), Some("10.0.0.1:0".into()));
+    let open = [prefill, "--kv-transfer-listen=10.0.0.1:7010"];
+    assert!(check(&open).unwrap_err().contains("needs fleet-secret-file"));
+    // Who decodes reads, and hands nothing over.
+    assert_eq!(check(&["--role=decode"]).unwrap().kv_transfer, None);
+    assert_eq!(check(&[]).unwrap().kv_handover_bytes, 256_000_000);
+    assert!(check(&["--kv-handover-mb=0"]).unwrap_err().contains("kv-handover-mb"));
+}
+
+#[test]
 fn a_stock_engine_takes_its_own_flags_after_two_dashes() {
     let args = ["--engine=vllm", "--model=/m", "--role=decode", "--", "--max-num-seqs", "8"];
     let settings = check(&args).unwrap();

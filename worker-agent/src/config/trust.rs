@@ -1,7 +1,6 @@
 //! Trust in KV that another agent computed.
 
 use clap::Args;
-use stator_engine::transfer::TransferKey;
 use stator_kv::transfer::FleetKey;
 use stator_protos::name::NameKey;
 use stator_runtime::secret::Secret;
@@ -29,9 +28,7 @@ pub struct FleetArgs {
 pub struct KvTrust {
     /// Key of the names of blocks.
     pub name_key: NameKey,
-    /// Key of the seals of blocks on their way.
-    pub transfer_key: TransferKey,
-    /// Key by which agents that lend KV and those that read it know each other.
+    /// Key by which agents that lend or hand over KV and those that read it know each other.
     pub fleet_key: FleetKey,
     /// Key of the tags of blocks in an object store, which others may write to; `None` without a
     /// secret.
@@ -54,7 +51,6 @@ impl FleetArgs {
         let secret = secret.reveal().as_bytes();
         Ok(KvTrust {
             name_key: NameKey::of_secret(secret),
-            transfer_key: TransferKey::of_secret(secret),
             fleet_key: FleetKey::of_secret(secret),
             object_key: Some(blake3::derive_key(OBJECT_CONTEXT, secret)),
             beyond_this_machine: true,
@@ -128,7 +124,6 @@ mod tests {
         std::fs::write(&file, "correct-horse-batterY\n").unwrap();
         let second = trust().unwrap();
         assert_ne!(first.name_key, second.name_key);
-        assert_ne!(first.transfer_key, second.transfer_key);
         assert!(first.fleet_key != second.fleet_key);
         assert_ne!(first.name_key, KvTrust::default().name_key);
     }

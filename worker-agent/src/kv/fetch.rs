@@ -1,55 +1,64 @@
 //! The decode side of a pair: another agent's engine computes the prompt, and its KV is fetched from
 //! there. Whatever goes wrong on the way, the engine here computes what is missing itself.
 
-use super::offer::{KeepOrder, KvOffer};
+mod prompt_fetch;
+
+pub(crate) use prompt_fetch::FetchResult;
+
+use super::handovers::Handovers;
+use super::offer::KvOffer;
+use super::prompt_reader::LandedBlocks;
+use super::transfer_room::TransferRoom;
 use crate::config::KvTrust;
 use crate::metrics::{PairMetrics, PrefilledBy};
-use crate::prefill::agents::{self, AdmittedWorker, PrefillAgents, PrefillMiss};
+use crate::prefill::agents::{self, PrefillAgents};
 use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use crate::worker::guarded::GuardedEngine;
+use prompt_fetch::{FetchedKv, PromptFetch};
 use rustc_hash::FxHashMap;
-use serde_json::value::to_raw_value;
-use stator_engine::transfer::{Assembly, BlockKv, KvForm, Seal};
+use stator_engine::transfer::KvForm;
 use stator_engine::{Output, Request, RequestKey, Reusable};
-use stator_protos::name::BlockName;
-use stator_protos::worker::{self, Submit};
+use stator_protos::worker;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
 /// Requests whose prompts may be elsewhere at once; further ones are computed here.
 const TRANSFERS_MAX: usize = 1024;
-/// KV that may be on its way to one engine at once, in MiB; a larger prompt comes alone.
-const FETCHING_MIB: u32 = 256;
-/// Longest wait for a peer that is asked to give up a prompt.
-const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Batches of blocks that have come and wait for the engine. A fetch waits for room.
+const LANDED_MAX: usize = 16;
 
 /// Settings for sharing requests with engines of other agents.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairing {
-    /// Whether the engine computes prompts for others.
-    pub(crate) hands_over: bool,
+    /// Prompts that engines here compute for others; `None` where they compute none.
+    pub(crate) handovers: Option<Arc<Handovers>>,
     /// PrefillAgents that compute prompts for the engine.
     pub(crate) prefill_agents: Arc<PrefillAgents>,
+    /// Room for KV on its way; `None` where no KV can come.
+    pub(crate) room: Option<TransferRoom>,
     /// The agents whose KV is believed.
     pub(crate) trust: KvTrust,
     /// Longest wait for a prompt and its KV.
     pub(crate) timeout: Duration,
+    /// Longest silence of an agent that owes KV.
+    pub(crate) silence: Duration,
     /// Counters of prefills.
     pub(crate) metrics: PairMetrics,
 }
 
-/// Outcome of a prompt at a peer.
-pub(crate) type FetchResult = Result<FetchedKv, PrefillMiss>;
-
 /// Requests whose prompts are computed elsewhere or on their way.
 pub(crate) struct PromptFetches {
     pairing: Pairing,
-    fetching: Arc<Semaphore>,
     tasks: JoinSet<(RequestKey, FetchResult)>,
+    landed: mpsc::Receiver<LandedBlocks>,
+    /// The other end, for fetches.
+    landed_sender: mpsc::Sender<LandedBlocks>,
+    /// Blocks that have come, and were not looked at.
+    next_landed: Option<LandedBlocks>,
     /// One that has ended, and was not looked at.
     ended: Option<(RequestKey, FetchResult)>,
     waiting: FxHashMap<RequestKey, WaitingRequest>,
@@ -60,17 +69,9 @@ pub(crate) struct PromptFetches {
 struct WaitingRequest {
     request: Request,
     blocks: Range<usize>,
+    /// Blocks that the engine has taken in.
+    imported: usize,
     task: AbortHandle,
-}
-
-/// KV of a prompt.
-pub(crate) struct FetchedKv {
-    blocks: Vec<BlockKv>,
-    /// Prompt tokens whose KV the prefill worker had already.
-    cached_tokens: u32,
-    /// End of the prompt's computation.
-    computed: Instant,
-    _room: OwnedSemaphorePermit,
 }
 
 /// Outcome of a prompt, for the next output of its request.
@@ -105,10 +106,13 @@ impl PromptOutcome {
 
 impl PromptFetches {
     pub(crate) fn new(pairing: Pairing) -> Self {
+        let (landed_sender, landed) = mpsc::channel(LANDED_MAX);
         Self {
             pairing,
-            fetching: Arc::new(Semaphore::new(FETCHING_MIB as usize)),
             tasks: JoinSet::new(),
+            landed,
+            landed_sender,
+            next_landed: None,
             ended: None,
             waiting: FxHashMap::default(),
             is_distrust_told: false,
@@ -126,10 +130,10 @@ impl PromptFetches {
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn news(&mut self) {
-        while self.ended.is_none() {
-            match self.tasks.join_next().await {
-                Some(ended) => self.ended = self.look(ended),
-                None => std::future::pending().await,
+        while self.ended.is_none() && self.next_landed.is_none() {
+            tokio::select! {
+                Some(ended) = self.tasks.join_next() => self.ended = self.look(ended),
+                landed = self.landed.recv() => self.next_landed = landed,
             }
         }
     }
@@ -193,76 +197,97 @@ impl PromptFetches {
             (kv.form(), kv.reusable(&mut request))
         });
         let Some((form, reusable)) = known else { return Some(request) };
-        if let Some((by, why)) = self.reason_to_stay(form, &reusable, &peer) {
-            tracing::debug!(prefill = %peer.worker, why, "the prompt is computed here");
-            self.pairing.metrics.prefills.count(by);
-            return Some(request);
-        }
+        let (room, offer) = match self.check(form, &reusable, &peer) {
+            Ok(offered) => offered,
+            Err((by, why)) => {
+                tracing::debug!(prefill = %peer.worker, why, "the prompt is computed here");
+                self.pairing.metrics.prefills.count(by);
+                return Some(request);
+            }
+        };
         // Only the blocks behind those that are here already are asked for.
         let (key, blocks) = (request.key, reusable.held..reusable.names.len());
+        let Pairing { prefill_agents, trust, timeout, silence, metrics, .. } = self.pairing.clone();
         let fetch = PromptFetch {
-            prefill_agents: self.pairing.prefill_agents.clone(),
+            prefill_agents,
             prompt: agents::prompt(&peer, &request, metadata, agents::any_token()),
             peer,
-            form,
-            blocks: blocks.clone(),
+            transfer: offer.transfer,
+            key,
+            first: blocks.start,
             names: reusable.names[blocks.clone()].to_vec(),
-            fetching: self.fetching.clone(),
-            trust: self.pairing.trust.clone(),
-            metrics: self.pairing.metrics.clone(),
+            room,
+            landed: self.landed_sender.clone(),
+            trust,
+            timeout,
+            silence,
+            metrics,
         };
-        let timeout = self.pairing.timeout;
-        let task = self.tasks.spawn(async move { (key, fetch.within(timeout).await) });
-        self.waiting.insert(key, WaitingRequest { request, blocks, task });
+        let task = self.tasks.spawn(async move { (key, fetch.run().await) });
+        self.waiting.insert(key, WaitingRequest { request, blocks, imported: 0, task });
         None
     }
 
-    /// The reason for which a prompt is computed here, if there is one. Cheapest reason first:
-    /// nothing is asked of a prefill worker whose KV could not be used here.
-    fn reason_to_stay(
+    /// The room for a prompt's KV and where it is handed over, or the reason for which the prompt is
+    /// computed here. Cheapest reason first: nothing is asked of a prefill worker whose KV could not be
+    /// used here.
+    fn check(
         &mut self,
         form: KvForm,
         reusable: &Reusable,
         peer: &PrefillWorker,
-    ) -> Option<(PrefilledBy, &'static str)> {
+    ) -> Result<(TransferRoom, KvOffer), (PrefilledBy, &'static str)> {
         if reusable.held == reusable.names.len() {
-            return Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move"));
+            return Err((PrefilledBy::itself_nothing_to_move, "there is nothing to move"));
         }
         let offer = serde_json::from_str::<KvOffer>(peer.handover.get()).ok();
-        if offer != Some(KvOffer { kv: form.fingerprint }) {
-            return Some((PrefilledBy::itself_unlike, "the KV there is of another form"));
-        }
+        let offer = offer.filter(|offer| offer.form == form.fingerprint);
+        let offer = offer.ok_or((PrefilledBy::itself_unlike, "the KV there is of another form"))?;
         if !self.pairing.trust.covers(&peer.endpoint) {
             self.tell_distrust(&peer.endpoint);
             let why = "nothing vouches for KV of other machines";
-            return Some((PrefilledBy::itself_untrusted, why));
+            return Err((PrefilledBy::itself_untrusted, why));
         }
-        let full = self.waiting.len() >= TRANSFERS_MAX;
-        full.then_some((PrefilledBy::itself_prefill_failed, "too many are on their way"))
+        if self.waiting.len() >= TRANSFERS_MAX {
+            return Err((PrefilledBy::itself_prefill_failed, "too many are on their way"));
+        }
+        let room = self.pairing.room.clone();
+        let room = room.ok_or((PrefilledBy::itself_prefill_failed, "no KV can come here"))?;
+        Ok((room, offer))
     }
 
-    /// Imports what came of a prompt, and returns its request, which runs in any case: the engine
-    /// computes the blocks that are missing. `None` where the request was cancelled.
+    /// Imports blocks that have come.
+    pub(crate) fn import(&mut self, engine: &mut GuardedEngine) {
+        while let Some(mut landed) = self.next_landed.take().or_else(|| self.landed.try_recv().ok())
+        {
+            // A request that was cancelled needs none, and behind a gap they are of no use.
+            let waiting = self.waiting.get_mut(&landed.key);
+            let next = |waiting: &WaitingRequest| waiting.blocks.start + waiting.imported;
+            let Some(waiting) = waiting.filter(|waiting| next(waiting) == landed.first) else {
+                continue;
+            };
+            let imported = engine
+                .call(|engine| engine.kv().import(&waiting.request, landed.first, &mut landed));
+            waiting.imported += imported.unwrap_or(0);
+        }
+    }
+
+    /// Returns the request of a prompt whose fetch has ended. It runs in any case: the engine computes
+    /// the blocks that are missing. `None` where the request was cancelled.
     pub(crate) fn finish(
         &mut self,
-        engine: &mut GuardedEngine,
         key: RequestKey,
         result: FetchResult,
     ) -> Option<(Request, PromptOutcome)> {
-        let WaitingRequest { request, blocks, .. } = self.waiting.remove(&key)?;
+        let WaitingRequest { request, blocks, imported, .. } = self.waiting.remove(&key)?;
         let mut outcome = PromptOutcome::default();
-        let (imported, missing) = match result {
-            Ok(FetchedKv { blocks: came, cached_tokens, computed, _room }) => {
-                let import =
-                    engine.call(|engine| engine.kv().import(&request, blocks.start, &came));
-                let imported = import.unwrap_or(0);
+        let missing = match result {
+            Ok(FetchedKv { cached_tokens, computed }) => {
                 (outcome.since, outcome.cached_tokens) = (Some(computed), Some(cached_tokens));
                 let why = || format!("{imported} of {} blocks are usable", blocks.len());
-                let missing =
-                    (imported < blocks.len()).then(|| (PrefilledBy::itself_prefill_failed, why()));
-                (imported, missing)
+                (imported < blocks.len()).then(|| (PrefilledBy::itself_prefill_failed, why()))
             }
-            Err(why) => (0, Some(why)),
+            Err(why) => Some(why),
         };
         let metrics = &self.pairing.metrics;
         metrics.blocks_fetched.inc_by(imported as u64);
@@ -276,100 +301,5 @@ impl PromptFetches {
             metrics.prefills.count(PrefilledBy::prefill_worker);
         }
         Some((request, outcome))
-    }
-}
-
-/// A prompt that a peer computes, and the blocks of it that are missing here.
-struct PromptFetch {
-    prefill_agents: Arc<PrefillAgents>,
-    peer: PrefillWorker,
-    prompt: Submit,
-    form: KvForm,
-    blocks: Range<usize>,
-    names: Vec<BlockName>,
-    fetching: Arc<Semaphore>,
-    trust: KvTrust,
-    metrics: PairMetrics,
-}
-
-impl PromptFetch {
-    async fn within(self, limit: Duration) -> FetchResult {
-        let come = tokio::time::timeout(limit, self.bring(limit)).await;
-        match come {
-            Ok(come) => come,
-            Err(_) => {
-                let why = format!("nothing within {} ms", limit.as_millis());
-                Err((PrefilledBy::itself_timeout, why))
-            }
-        }
-    }
-
-    async fn bring(self, limit: Duration) -> FetchResult {
-        let failed = |why: String| (PrefilledBy::itself_prefill_failed, why);
-        let peer = self.prefill_agents.admit(&self.peer).await?;
-        let mut kept = RemotePrompt { prefill_agents: self.prefill_agents.clone(), at: None };
-        let handle = rand::random();
-        let told =
-            to_raw_value(&KeepOrder { handle }).map_err(|error| failed(error.to_string()))?;
-        kept.at = Some((peer.clone(), handle));
-        let asked = self.prefill_agents.prefill(&peer, self.prompt, Some(&told), limit);
-        let prefilled = asked.await.map_err(failed)?;
-        if prefilled.handover.is_none() {
-            return Err(failed("the prefill worker had no room to keep the prompt".into()));
-        }
-        let computed = Instant::now();
-        let mib = (self.blocks.len() * self.form.block_bytes).div_ceil(1 << 20).max(1);
-        let permits = u32::try_from(mib).unwrap_or(u32::MAX).min(FETCHING_MIB);
-        let room = self.fetching.clone().acquire_many_owned(permits).await;
-        let room = room.map_err(|error| failed(error.to_string()))?;
-        let fetched = self.prefill_agents.fetch(&peer, handle, self.blocks.clone()).await;
-        let mut chunks = fetched.map_err(failed)?;
-        // It is given up with the stream now.
-        kept.at = None;
-        let seal = Seal::new(&self.trust.transfer_key, self.form, handle);
-        let mut assembly = Assembly::new(seal, self.blocks.start as u32, self.names);
-        loop {
-            let torn = match chunks.message().await {
-                Ok(Some(chunk)) => {
-                    assembly.push(chunk.block, &chunk.kv, chunk.mac.as_deref()).err()
-                }
-                Ok(None) => break,
-                Err(status) => {
-                    tracing::warn!(%status, "the KV of a prompt was cut off");
-                    break;
-                }
-            };
-            if let Some(torn) = torn {
-                tracing::warn!(%torn, "the KV of a prompt is not what was asked for");
-                self.metrics.blocks_forged.inc();
-                self.prefill_agents.shun(&peer);
-                break;
-            }
-        }
-        let (blocks, cached_tokens) = (assembly.blocks(), prefilled.cached_tokens);
-        Ok(FetchedKv { blocks, cached_tokens, computed, _room: room })
-    }
-}
-
-/// A prompt that a peer may keep. Dropping it has the peer give it up: what it computed for a
-/// client that has gone would else be kept until its lease ends.
-struct RemotePrompt {
-    prefill_agents: Arc<PrefillAgents>,
-    at: Option<(AdmittedWorker, u64)>,
-}
-
-impl Drop for RemotePrompt {
-    fn drop(&mut self) {
-        let (Some((peer, handle)), Ok(runtime)) =
-            (self.at.take(), tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
-        let prefill_agents = self.prefill_agents.clone();
-        runtime.spawn(async move {
-            // One that is not there any more keeps nothing.
-            let given_up = prefill_agents.fetch(&peer, handle, 0..0);
-            let _ = tokio::time::timeout(GIVE_UP_TIMEOUT, given_up).await;
-        });
     }
 }

@@ -1,45 +1,54 @@
 //! The prefill side of a pair: prompts that are computed for another agent's engine, and kept until
-//! that agent has fetched their KV.
+//! that agent has read their KV.
 
-use super::offer::{KeepOrder, KeptBlocks};
+use super::handovers::{BlockExport, ExportedBlock, Handovers, KeptOrder, OpenHandover};
+use super::offer::{HandoverTicket, KeepOrder, KeptBlocks};
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::request_plane::in_flight::Ticket;
 use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::{trace, translate};
 use crate::worker::guarded::GuardedEngine;
-use crate::worker::{BlockExport, ExportedPrompt, PrefillOrder, PrefillResult, PromptTake};
+use crate::worker::{PrefillOrder, PrefillResult};
 use rustc_hash::FxHashMap;
 use serde_json::value::{RawValue, to_raw_value};
 use stator_engine::{Output, Request, RequestKey, Rest};
 use stator_protos::worker::ErrorKind;
 use stator_runtime::trace::Stages;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Prompts that are kept at most; what a further one computed is given up.
 const KEPT_MAX: usize = 256;
 /// Time that a prompt is kept for a decode worker, whose own deadline is shorter.
 const LEASE: Duration = Duration::from_secs(60);
-/// KV that is copied out between two steps at most, in bytes; one block at least.
-const BATCH_BYTES: usize = 4 << 20;
+/// Orders of readers that may wait. A reader waits for room.
+const ORDERS_MAX: usize = 1024;
+/// Orders of readers that are served between two steps at most.
+const ORDERS_PER_STEP: usize = 8;
 
-/// Prompts that are being computed, by their names, and prompts that are kept, by their handles.
+/// Prompts that are being computed and prompts that are kept, by their names.
 #[derive(Debug)]
 pub(crate) struct KeptPrompts {
-    /// Whether the engine computes prompts for others.
-    hands_over: bool,
+    /// The agent's prompts for others; `None` where the engine computes none for others.
+    handovers: Option<Arc<Handovers>>,
     running: FxHashMap<RequestKey, RunningPrompt>,
-    kept: FxHashMap<u64, KeptPrompt>,
+    kept: FxHashMap<RequestKey, KeptPrompt>,
+    orders: mpsc::Receiver<KeptOrder>,
+    /// The other end, for readers.
+    orders_sender: mpsc::Sender<KeptOrder>,
+    /// An order that has come, and was not looked at.
+    next: Option<KeptOrder>,
     metrics: AgentMetrics,
 }
 
 /// A prompt that is being computed.
 #[derive(Debug)]
 struct RunningPrompt {
-    handle: u64,
+    ticket: HandoverTicket,
     answer: oneshot::Sender<Result<PrefillResult, (ErrorKind, String)>>,
-    ticket: Ticket,
+    in_flight: Ticket,
     /// Spans of the prompt, which end with it.
     _trace: Stages,
 }
@@ -47,50 +56,77 @@ struct RunningPrompt {
 /// A prompt whose blocks wait for their decode worker.
 #[derive(Debug)]
 struct KeptPrompt {
-    key: RequestKey,
-    taken: bool,
     until: Instant,
-    /// A drain waits for who fetches it.
-    _ticket: Ticket,
+    /// Lets the decode worker read it.
+    _open: OpenHandover,
+    /// A drain waits for who reads it.
+    _in_flight: Ticket,
 }
 
 impl KeptPrompts {
-    /// Keeps prompts where `hands_over`; otherwise every order for one is refused.
-    pub(crate) fn new(hands_over: bool, metrics: AgentMetrics) -> Self {
-        Self { hands_over, running: FxHashMap::default(), kept: FxHashMap::default(), metrics }
+    /// Keeps prompts among those of the agent; without, every order for one is refused.
+    pub(crate) fn new(handovers: Option<Arc<Handovers>>, metrics: AgentMetrics) -> Self {
+        let (running, kept) = Default::default();
+        let (orders_sender, orders) = mpsc::channel(ORDERS_MAX);
+        Self { handovers, running, kept, orders, orders_sender, next: None, metrics }
     }
 
-    /// Waits until the lease of a kept prompt ends; for ever where none is kept.
-    pub(crate) async fn lease_ends(&self) {
-        match self.kept.values().map(|kept| kept.until).min() {
-            Some(end) => tokio::time::sleep_until(end).await,
-            None => std::future::pending().await,
+    /// Waits until a reader has an order or the lease of a kept prompt ends; for ever where neither
+    /// happens.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn news(&mut self) {
+        if self.next.is_some() {
+            return;
         }
+        let end = self.kept.values().map(|kept| kept.until).min();
+        let lease_ends = async {
+            match end {
+                Some(end) => tokio::time::sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            order = self.orders.recv() => self.next = order,
+            () = lease_ends => {}
+        }
+    }
+
+    /// Serves orders of readers; returns the prompts that are not needed any more. The number is
+    /// bounded, so that readers do not hold up running requests.
+    pub(crate) fn serve(&mut self, engine: &mut GuardedEngine) -> Vec<RequestKey> {
+        let mut gone = Vec::new();
+        for _ in 0..ORDERS_PER_STEP {
+            match self.next.take().or_else(|| self.orders.try_recv().ok()) {
+                Some(KeptOrder::Export(order)) => export(engine, order),
+                Some(KeptOrder::GiveUp(key)) => gone.push(key),
+                None => break,
+            }
+        }
+        gone
     }
 
     /// Prompts whose lease has ended.
     pub(crate) fn expired(&self, now: Instant) -> Vec<RequestKey> {
-        let expired = self.kept.values().filter(|kept| kept.until <= now);
-        expired.map(|kept| kept.key).collect()
-    }
-
-    fn has(&self, handle: u64) -> bool {
-        let running = self.running.values().any(|prompt| prompt.handle == handle);
-        running || self.kept.contains_key(&handle)
+        let expired = self.kept.iter().filter(|(_, kept)| kept.until <= now);
+        expired.map(|(key, _)| *key).collect()
     }
 
     /// Begins to compute a prompt.
     pub(crate) fn begin(&mut self, engine: &mut GuardedEngine, rest: Rest, order: PrefillOrder) {
-        let PrefillOrder { request, metadata, handover, answer, ticket } = order;
+        let PrefillOrder { request, metadata, handover, answer, ticket: in_flight } = order;
         let key = request.key;
         let trace = trace::request("worker.prefill", &request, &metadata);
         let begun = match self.check(rest, &request, &metadata, handover.as_deref()) {
-            Ok(handle) => submit(engine, request).map(|()| handle),
+            Ok(ticket) => submit(engine, request).map(|()| ticket),
             Err(refusal) => Err(refusal),
         };
         match begun {
-            Ok(handle) => {
-                self.running.insert(key, RunningPrompt { handle, answer, ticket, _trace: trace });
+            Ok(ticket) => {
+                let prompt = RunningPrompt { ticket, answer, in_flight, _trace: trace };
+                self.running.insert(key, prompt);
             }
             Err(refusal) => {
                 self.metrics.ended(refusal.0.into());
@@ -100,18 +136,18 @@ impl KeptPrompts {
         }
     }
 
-    /// Checks an order, and returns the handle under which the prompt is to be kept.
+    /// Checks an order, and returns the ticket of whoever is to read the prompt.
     fn check(
         &self,
         rest: Rest,
         request: &Request,
         metadata: &RequestMetadata,
         handover: Option<&RawValue>,
-    ) -> Result<u64, (ErrorKind, String)> {
+    ) -> Result<HandoverTicket, (ErrorKind, String)> {
         let invalid = |why: &str| (ErrorKind::Invalid, why.to_owned());
-        if !self.hands_over {
+        let Some(handovers) = &self.handovers else {
             return Err(invalid("the engine here hands no KV over"));
-        }
+        };
         if rest != Rest::Awake {
             return Err((ErrorKind::Overloaded, translate::RESTING.into()));
         }
@@ -119,51 +155,43 @@ impl KeptPrompts {
             return Err(invalid("a prompt is computed for one choice and without an adapter"));
         }
         let order = handover.and_then(|json| serde_json::from_str(json.get()).ok());
-        let KeepOrder { handle } =
-            order.ok_or_else(|| invalid("handover_json: it has no handle"))?;
-        // Whoever fetches it names the handle alone, so no two prompts share one.
-        if self.has(handle) {
-            return Err(invalid("handover_json: the handle is in use"));
+        let KeepOrder { ticket } =
+            order.ok_or_else(|| invalid("handover_json: it has no ticket"))?;
+        // A ticket is for one prompt.
+        let is_running = self.running.values().any(|prompt| prompt.ticket.handle == ticket.handle);
+        if is_running || handovers.has(ticket.handle) {
+            return Err(invalid("handover_json: the ticket is in use"));
         }
-        Ok(handle)
+        Ok(ticket)
     }
 
     /// Answers the order for a prompt with the output that ends it, and keeps the prompt's blocks.
     pub(crate) fn finish(&mut self, engine: &mut GuardedEngine, output: &Output) {
         let Some(finish) = &output.finish else { return };
-        let Some(RunningPrompt { handle, answer, ticket, .. }) = self.running.remove(&output.key)
+        let key = output.key;
+        let (Some(RunningPrompt { ticket, answer, in_flight, .. }), Some(handovers)) =
+            (self.running.remove(&key), &self.handovers)
         else {
             return;
         };
         self.metrics.prompt_tokens.inc_by(finish.prompt_tokens.into());
         self.metrics.cached_tokens.inc_by(finish.cached_tokens.into());
-        let key = output.key;
-        let blocks = engine.call(|engine| engine.kv().kept(key)).unwrap_or(0);
+        let blocks = engine.call(|engine| engine.kv().kept(key).len()).unwrap_or(0);
         let room = blocks > 0 && self.kept.len() < KEPT_MAX;
+        // Before the answer: the reader may come at once.
+        let open = room.then(|| handovers.open(&ticket, key, self.orders_sender.clone()));
         let handover = to_raw_value(&KeptBlocks { blocks }).ok().filter(|_| room);
         let cached_tokens = finish.cached_tokens;
         let answered = answer.send(Ok(PrefillResult { handover, cached_tokens, first: None }));
         self.metrics.ended(if answered.is_ok() { Outcome::completed } else { Outcome::cancelled });
         // Without a decode worker that knows of them, the blocks would lie here for a whole lease.
-        if room && answered.is_ok() {
-            let until = Instant::now() + LEASE;
-            self.kept.insert(handle, KeptPrompt { key, taken: false, until, _ticket: ticket });
-        } else {
-            engine.call(|engine| engine.cancel(key));
-        }
-    }
-
-    /// Gives a prompt to the first who knows its handle.
-    pub(crate) fn take(&mut self, engine: &mut GuardedEngine, order: PromptTake) {
-        let form = engine.call(|engine| engine.kv().form());
-        let kept = self.kept.get_mut(&order.handle).filter(|kept| !kept.taken);
-        let prompt = kept.zip(form).map(|(kept, form)| {
-            kept.taken = true;
-            ExportedPrompt { key: kept.key, form }
-        });
-        if let (Err(_), Some(prompt)) = (order.answer.send(prompt), prompt) {
-            self.give_up(prompt.key);
-            engine.call(|engine| engine.cancel(prompt.key));
+        match open.filter(|_| answered.is_ok()) {
+            Some(open) => {
+                let until = Instant::now() + LEASE;
+                let kept = KeptPrompt { until, _open: open, _in_flight: in_flight };
+                self.kept.insert(key, kept);
+            }
+            None => drop(engine.call(|engine| engine.cancel(key))),
         }
     }
 
@@ -172,7 +200,7 @@ impl KeptPrompts {
         if self.running.remove(&key).is_some() {
             self.metrics.ended(Outcome::cancelled);
         }
-        self.kept.retain(|_, kept| kept.key != key);
+        self.kept.remove(&key);
     }
 
     /// Forgets all prompts of an engine that has failed.
@@ -199,14 +227,27 @@ fn submit(engine: &mut GuardedEngine, request: Request) -> Result<(), (ErrorKind
     submitted.ok_or_else(failed)?.map_err(translate::refusal)
 }
 
-/// Copies the next blocks of a prompt out.
-pub(crate) fn export(engine: &mut GuardedEngine, order: BlockExport) {
-    let BlockExport { key, blocks, answer } = order;
-    let batch = engine.call(|engine| {
+/// Copies leading ones of some blocks of a prompt out, as many as there is room for.
+fn export(engine: &mut GuardedEngine, order: BlockExport) {
+    let BlockExport { key, names, slots, answer } = order;
+    // The reader may have given up while the engine computed.
+    if answer.is_closed() {
+        return;
+    }
+    let exported = engine.call(|engine| {
         let kv = engine.kv();
-        let most = (BATCH_BYTES / kv.form().block_bytes.max(1)).max(1);
-        blocks.take(most).map_while(|block| kv.export(key, block)).collect()
+        let kept = kv.kept(key);
+        let first = kept.iter().position(|name| Some(name) == names.first())?;
+        let named = kept[first..].iter().zip(&names).take_while(|(kept, name)| kept == name);
+        let places = (first..).zip(named).zip(slots);
+        let exported = places.map_while(|((place, (_, name)), slot)| {
+            let kv = kv.export(key, place)?;
+            // Simulated engines have no KV, and a block on its way has a byte at least.
+            let checksum = slot.write(*name, if kv.is_empty() { &[0] } else { kv });
+            Some(ExportedBlock { slot, checksum })
+        });
+        Some(exported.collect())
     });
-    // Who asked may be gone; then the prompt is given up with it.
-    let _ = answer.send(batch.unwrap_or_default());
+    // Who asked may be gone; then the slots are free again.
+    let _ = answer.send(exported.flatten().unwrap_or_default());
 }

@@ -2,18 +2,26 @@
 //!
 //! A request that names a prefill worker comes to a decode worker, and:
 //!
-//! 1. Decode checks that the KV there is of its own form ([`offer`]) and trusted, and asks the
-//!    prefill worker to compute the prompt and to keep its blocks ([`fetch`]).
-//! 2. The prefill worker computes the prompt and keeps its blocks under a handle ([`kept_prompts`]).
-//! 3. Decode fetches the blocks that it lacks. The prefill agent copies them out of its engine in
-//!    batches, seals each block, and streams it in pieces ([`server`]).
-//! 4. Decode puts the pieces together, checks each seal, and imports the blocks ([`fetch`],
-//!    [`stator_engine::transfer`]). Its engine computes whatever did not come.
+//! 1. Decode checks that the KV there is of its own form ([`offer`]) and trusted. It draws a ticket, and
+//!    asks the prefill worker to compute the prompt and to keep its blocks for whoever has the ticket
+//!    ([`fetch`]).
+//! 2. The prefill worker computes the prompt and keeps its blocks ([`kept_prompts`]).
+//! 3. Decode reads the blocks that it lacks by the transfer, batch by batch ([`prompt_reader`],
+//!    [`stator_kv::transfer`]). For each batch the prefill agent copies blocks out of its engine into
+//!    host memory and lends them from there ([`handovers`], [`lending`]).
+//! 4. Decode's driver imports each batch as it comes ([`fetch`]). Its engine computes whatever did not
+//!    come.
+//!
+//! Both agents have a bounded memory for blocks on their way ([`transfer_room`]). KV of tiers goes the
+//! same way from agent to agent ([`peers`]), without steps 1 and 2.
 
 pub(crate) mod fetch;
+pub(crate) mod handovers;
 pub(crate) mod kept_prompts;
+pub(crate) mod lending;
 pub(crate) mod offer;
 pub(crate) mod pages;
 pub(crate) mod peers;
-pub(crate) mod server;
+pub(crate) mod prompt_reader;
 pub(crate) mod tiers;
+pub(crate) mod transfer_room;

@@ -13,14 +13,13 @@ mod noted_pages;
 
 pub(crate) use holder::KvHolder;
 
+use super::lending::KvLending;
 use super::pages::PageKey;
 use crate::config::AgentSettings;
-use crate::request_plane::listen;
 use addresses::HolderAddresses;
 use anyhow::Context;
 use noted::NotedHolders;
 use noted_pages::NotedPages;
-use parking_lot::Mutex;
 use stator_kv::Block;
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
@@ -31,24 +30,19 @@ use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
 use stator_kv::tier::Tier;
 use stator_kv::transfer::direct::DirectWay;
-use stator_kv::transfer::{FleetKey, TransferServer};
+use stator_kv::transfer::{FleetKey, LendingStore};
 use stator_nixl::{NixlError, NixlLibrary, NixlWay};
 use stator_protos::kv_event::Medium;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
-/// The agent's part in the fleet's exchange of KV. Dropping it ends what it lends.
+/// The agent's part in the fleet's exchange of KV.
 pub(crate) struct KvPeers {
     key: FleetKey,
     runtime: Handle,
-    /// Address at which others reach the server; `None` if nothing is lent.
-    address: Option<String>,
-    /// The server's socket, until there are blocks to lend.
-    listener: Mutex<Option<TcpListener>>,
-    server: OnceLock<AbortHandle>,
+    /// The socket where blocks are lent; `None` if none are.
+    lending: Option<Arc<KvLending>>,
     nixl: Option<Arc<NixlLibrary>>,
     /// The way to read arenas directly, once there is an arena.
     direct: OnceLock<Arc<dyn DirectWay>>,
@@ -59,31 +53,30 @@ pub(crate) struct KvPeers {
 }
 
 impl KvPeers {
-    /// Binds the server's socket; `None` for an agent without tiers.
+    /// Opens the exchange, which lends on this socket; `None` for an agent without tiers.
     ///
     /// # Errors
     ///
-    /// The address is taken or not ours, or NIXL cannot be loaded.
-    pub(crate) fn bind(settings: &AgentSettings) -> anyhow::Result<Option<Arc<Self>>> {
+    /// NIXL cannot be loaded.
+    pub(crate) fn open(
+        settings: &AgentSettings,
+        lending: Option<&Arc<KvLending>>,
+    ) -> anyhow::Result<Option<Arc<Self>>> {
         let Some(tiers) = &settings.kv_tiers else { return Ok(None) };
         let nixl = tiers.nixl.as_deref().map(NixlLibrary::open).transpose().context("kv-nixl")?;
         let key = settings.access.kv.fleet_key.clone();
-        let Some(at) = settings.kv_transfer else { return Ok(Some(Self::new(key, None, nixl))) };
-        let listener = listen::bind(at);
-        let listener = listener.with_context(|| format!("kv-transfer-listen: cannot bind {at}"))?;
-        let bound = listener.local_addr().context("kv-transfer-listen: no local address")?;
-        let address = listen::transfer_address(bound, settings.advertise_host.as_deref());
-        Ok(Some(Self::new(key, Some((listener, address)), nixl)))
+        // The socket may be there for hand-overs alone, which mutual TLS is enough for.
+        let lending = lending.filter(|lending| key.covers(lending.bound().ip()));
+        Ok(Some(Self::new(key, lending.cloned(), nixl)))
     }
 
-    /// Exchange with agents of this key, on the runtime of the caller. Blocks are lent on a socket that
-    /// others reach at the address, if there is one.
+    /// Exchange with agents of this key, on the runtime of the caller. Blocks are lent on a socket, if
+    /// there is one.
     pub(super) fn new(
         key: FleetKey,
-        lent_at: Option<(TcpListener, String)>,
+        lending: Option<Arc<KvLending>>,
         nixl: Option<Arc<NixlLibrary>>,
     ) -> Arc<Self> {
-        let (listener, address) = lent_at.unzip();
         let runtime = Handle::current();
         Arc::new(Self {
             key,
@@ -91,9 +84,7 @@ impl KvPeers {
             noted: NotedHolders::default(),
             noted_pages: NotedPages::default(),
             runtime,
-            address,
-            listener: Mutex::new(listener),
-            server: OnceLock::new(),
+            lending,
             nixl,
             direct: OnceLock::new(),
             tier: OnceLock::new(),
@@ -101,8 +92,8 @@ impl KvPeers {
     }
 
     /// Address at which others read the blocks held here, if they may.
-    pub(crate) fn address(&self) -> Option<String> {
-        self.address.clone()
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.lending.as_ref().map(|lending| lending.address())
     }
 
     /// The tier of other agents' blocks, to be opened with the cache.
@@ -142,16 +133,14 @@ impl KvPeers {
 
     /// Lends the blocks of the agent's cache from now on.
     pub(crate) fn lend(&self, cache: &Arc<TieredCache>) {
-        let Some(listener) = self.listener.lock().take() else { return };
-        let server = TransferServer {
+        let Some(lending) = &self.lending else { return };
+        lending.lend_tiers(LendingStore {
             arena: cache.shared_arena(),
             lender: Arc::new(CacheLender::new(cache)),
             form: cache.form(),
             key: self.key.clone(),
             direct: self.direct.get().cloned(),
-        };
-        let task = self.runtime.spawn(server.run(listener));
-        let _ = self.server.set(task.abort_handle());
+        });
     }
 
     /// Takes note of agents, the best first, that are said to hold the leading ones of these blocks.
@@ -159,7 +148,7 @@ impl KvPeers {
         let Some(tier) = self.tier.get() else { return };
         // The last hint for a block counts, unless its peer is shunned.
         for holder in holders.iter().rev() {
-            if Some(&holder.address) == self.address.as_ref() {
+            if Some(&*holder.address) == self.address() {
                 continue;
             }
             if let Some(at) = self.addresses.find(&holder.address) {
@@ -204,14 +193,6 @@ impl KvPeers {
 
 impl fmt::Debug for KvPeers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KvPeers").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-impl Drop for KvPeers {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.get() {
-            server.abort();
-        }
+        f.debug_struct("KvPeers").field("address", &self.address()).finish_non_exhaustive()
     }
 }

@@ -14,17 +14,13 @@ use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
 use stator_engine::Request as Prompt;
 use stator_protos::discovery::{AgentRecord, Role};
-use stator_protos::worker::transfers_client::TransfersClient;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{
-    DescribeRequest, FetchChunk, FetchRequest, PrefillRequest, Sampling, Submit,
-};
+use stator_protos::worker::{DescribeRequest, PrefillRequest, Sampling, Submit};
 use stator_runtime::dial::Dial;
-use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::Request;
 use tonic::transport::Channel;
-use tonic::{Request, Streaming};
 
 /// Agents that are remembered; beyond them all are forgotten and connected to again.
 const PEERS_MAX: usize = 1024;
@@ -174,33 +170,6 @@ impl PrefillAgents {
             handover.map(|json| metadata::handover("handover_json", json)).transpose()?;
         let first = answer.first.map(translate::first_token);
         Ok(PrefillResult { handover, cached_tokens: answer.cached_tokens, first })
-    }
-
-    /// Takes blocks of a prompt that a peer's engine computed and keeps under a handle.
-    ///
-    /// # Errors
-    ///
-    /// Why it keeps nothing there or is not reached, in words for a log.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the stream has the peer forget the prompt. Before there is one it may still be kept.
-    pub(crate) async fn fetch(
-        &self,
-        AdmittedWorker(peer): &AdmittedWorker,
-        handle: u64,
-        blocks: Range<usize>,
-    ) -> Result<Streaming<FetchChunk>, String> {
-        let mut client = TransfersClient::new(self.channel(&peer.endpoint)?);
-        let request = FetchRequest {
-            worker_id: peer.worker.worker.0,
-            rank: peer.worker.rank.into(),
-            handle,
-            first_block: blocks.start as u32,
-            blocks: blocks.len() as u32,
-        };
-        let chunks = client.fetch(request).await.map_err(|status| status.to_string())?;
-        Ok(chunks.into_inner())
     }
 
     fn channel(&self, endpoint: &str) -> Result<Channel, String> {

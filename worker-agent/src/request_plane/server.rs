@@ -2,14 +2,12 @@
 
 use crate::config;
 use crate::events;
-use crate::kv::server;
 use crate::operations;
 use crate::operations::access::Access;
 use crate::request_plane::listen::Listener;
 use crate::request_plane::service::{Agent, Service};
 use stator_protos::worker::events_server::EventsServer;
 use stator_protos::worker::operations_server::OperationsServer;
-use stator_protos::worker::transfers_server::TransfersServer;
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_runtime::Shutdown;
 use std::sync::Arc;
@@ -26,7 +24,6 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The services of the request plane.
 pub(crate) struct Services {
     worker: Service,
-    transfers: server::Service,
     events: events::serve::Service,
     operations: operations::Service,
 }
@@ -39,10 +36,8 @@ impl Services {
         operated: operations::Operated,
         access: &config::Access,
     ) -> Self {
-        let key = access.kv.transfer_key.clone();
         Self {
-            worker: Service(agent.clone()),
-            transfers: server::Service { agent, key },
+            worker: Service(agent),
             events,
             operations: operations::Service {
                 operated,
@@ -63,7 +58,6 @@ pub(crate) async fn serve(listener: Listener, services: Services, ended: Shutdow
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
-        .add_service(TransfersServer::new(services.transfers))
         .add_service(EventsServer::new(services.events))
         .add_service(OperationsServer::new(services.operations));
     let served = match listener {

@@ -187,17 +187,6 @@ impl Agent {
         done.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
     }
 
-    /// The command channel of a worker.
-    pub(crate) fn commands(
-        &self,
-        worker_id: u64,
-        rank: u32,
-    ) -> Result<mpsc::Sender<Command>, Status> {
-        let place = self.place(worker_id, rank);
-        let place = place.map_err(|(_, message)| Status::not_found(message))?;
-        Ok(self.workers[place].commands.clone())
-    }
-
     fn place(&self, worker_id: u64, rank: u32) -> Result<usize, (ErrorKind, String)> {
         let unknown = || {
             let id = WorkerId(worker_id);

@@ -160,8 +160,6 @@ impl Driver {
                 // Who asked may be gone.
                 let _ = order.answer.send(Err((ErrorKind::Internal, down(&why))));
             }
-            // Stock engines hand their KV over themselves: dropping the sender says so.
-            (Command::Take(_) | Command::Export(_), _) => {}
             (Command::Operate(order), _) => {
                 // What is done to the engine as a whole is its keeper's business.
                 let fault = Fault::Unsupported("a rank has no operations of its own".into());

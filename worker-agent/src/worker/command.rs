@@ -5,13 +5,11 @@ use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::Outbox;
 use serde_json::value::RawValue;
 use stator_dialect::{Delta, Fault, Operation};
-use stator_engine::transfer::{BlockKv, KvForm};
 use stator_engine::{Request, RequestKey};
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::ErrorKind;
-use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -26,41 +24,8 @@ pub(crate) enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     /// Compute a prompt for another engine.
     Prefill(PrefillOrder),
-    /// Hand out, once, what is kept of a prompt.
-    Take(PromptTake),
-    /// Say what the KV of it is.
-    Export(BlockExport),
     /// Do something to the engine as a whole.
     Operate(OperationOrder),
-}
-
-/// A prompt that another engine goes on from.
-#[derive(Debug)]
-pub(crate) struct PromptTake {
-    /// Handle of the kept prompt.
-    pub(crate) handle: u64,
-    /// Nothing where no prompt is kept under the handle.
-    pub(crate) answer: oneshot::Sender<Option<ExportedPrompt>>,
-}
-
-/// A prompt whose blocks are handed out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExportedPrompt {
-    /// Its name; [`Command::Cancel`] ends it.
-    pub(crate) key: RequestKey,
-    /// The form of the prompt's KV.
-    pub(crate) form: KvForm,
-}
-
-/// Blocks of a prompt that was taken.
-#[derive(Debug)]
-pub(crate) struct BlockExport {
-    /// Its name.
-    pub(crate) key: RequestKey,
-    /// The blocks, counted from its start.
-    pub(crate) blocks: Range<usize>,
-    /// The first of them, as many as make a batch; none where it is kept no longer.
-    pub(crate) answer: oneshot::Sender<Vec<BlockKv>>,
 }
 
 /// A prompt to compute for another engine. Dropping the receiver of `answer` cancels it.

@@ -1,23 +1,29 @@
-use super::tests::{Harness, PAIRED};
+use super::tests::{Harness, PAIRED, room};
 use super::*;
 use crate::config::KvTrust;
+use crate::kv::offer::{HandoverTicket, KeepOrder, KvOffer};
+use crate::kv::transfer_room::TransferRoom;
 use crate::metrics::PairMetrics;
 use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::tests::{listing as listing_of, record};
 use crate::prefill::registered::{Listing, RegisteredAgents};
 use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use futures::stream::{self, Empty};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
-use stator_engine::transfer::{KvForm, Seal, TransferKey};
+use stator_kv::SlotId;
+use stator_kv::arena::Arena;
+use stator_kv::transfer::{
+    FleetKey, Lender, LendingStore, LendingStores, LentBlock, ReaderPurpose, TransferServer,
+};
 use stator_protos::name::BlockName;
-use stator_protos::worker::transfers_server::{self, TransfersServer};
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
-    AgentDescription, DescribeRequest, FetchChunk, FetchRequest, GenerateFrame, GenerateInput,
-    ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk,
-    SnapshotRequest,
+    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, ModelFilesRequest,
+    ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk, SnapshotRequest,
 };
 use stator_protos::{WorkerId, WorkerRank};
 use tokio::net::TcpListener;
@@ -29,59 +35,95 @@ use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 /// Longest wait for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The description of its KV by the agent that prefills.
-const HANDOVER: &str = "{\"kv\":1}";
-
-fn fleet_key() -> TransferKey {
-    TransferKey::of_secret(b"correct-horse-battery")
+fn fleet_key() -> FleetKey {
+    FleetKey::of_secret(b"correct-horse-battery")
 }
 
-type Pieces = Vec<Result<Piece, Refused>>;
-
-/// A piece of a block.
-#[derive(Clone, Debug)]
-struct Piece {
-    block: u32,
-    kv: &'static [u8],
-    sealed: Sealed,
+/// Conduct of the transfer of an agent that prefills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conduct {
+    /// It lends so many leading blocks at once at most, of those that there are.
+    Lends { at_once: usize, blocks: u128 },
+    /// It lends both, and the second is damaged.
+    Damages,
+    /// It knows another secret.
+    IsForeign,
+    /// It has KV of another form.
+    IsUnlike,
+    /// It is not there.
+    IsGone,
 }
 
-/// The seal of a piece.
-#[derive(Clone, Copy, Debug)]
-enum Sealed {
-    /// None: the piece is not the last of its block.
-    Not,
-    /// The fleet's key made the seal.
-    Genuinely,
-    /// The key of others made the seal.
-    Falsely,
+/// Both blocks, as an agent should lend them.
+const WHOLE: Conduct = Conduct::Lends { at_once: 2, blocks: 2 };
+
+/// The transfer of an agent that prefills.
+struct Transfer {
+    arena: Arc<Arena>,
+    conduct: Conduct,
+    /// The ticket of the prompt that was asked for last.
+    ticket: Mutex<Option<HandoverTicket>>,
+    /// Told of each reader that has proved itself, and of the names that it asks for.
+    asks: mpsc::Sender<Vec<BlockName>>,
 }
 
-impl Piece {
-    fn chunk(&self, handle: u64) -> FetchChunk {
-        let &Self { block, kv, sealed } = self;
-        let seal = |key| {
-            let form = KvForm { fingerprint: 1, block_bytes: 1 };
-            Seal::new(&key, form, handle).of(block, BlockName(block.into()), kv).to_vec()
+/// A store for one reader.
+struct Script(Arc<Transfer>);
+
+impl LendingStores for Script {
+    fn find(&self, purpose: ReaderPurpose, instance: [u8; 16]) -> Option<LendingStore> {
+        let ticket = (*self.0.ticket.lock())?;
+        let is_reader = purpose == ReaderPurpose::Handover && instance == ticket.handle;
+        let fleet = match self.0.conduct {
+            Conduct::IsForeign => FleetKey::default(),
+            _ => fleet_key(),
         };
-        let mac = match sealed {
-            Sealed::Not => None,
-            Sealed::Genuinely => Some(seal(fleet_key())),
-            Sealed::Falsely => Some(seal(TransferKey::default())),
-        };
-        FetchChunk { block, kv: kv.into(), mac }
+        let mut form = room().form;
+        form.fingerprint[0] ^= u8::from(self.0.conduct == Conduct::IsUnlike);
+        is_reader.then(|| LendingStore {
+            arena: self.0.arena.clone(),
+            lender: Arc::new(Script(self.0.clone())),
+            form,
+            key: ticket.reader(&fleet).key,
+            direct: None,
+        })
     }
+}
+
+impl Lender for Script {
+    fn welcome(&self) {
+        self.0.asks.try_send(Vec::new()).unwrap();
+    }
+
+    fn lend(&self, _: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+        self.0.asks.try_send(names.clone()).unwrap();
+        let (at_once, blocks) = match self.0.conduct {
+            Conduct::Lends { at_once, blocks } => (at_once, blocks),
+            _ => (2, 2),
+        };
+        let names = names.into_iter().take_while(|name| name.0 < blocks).take(at_once);
+        let lent = names.map(|name| {
+            let slot = SlotId(name.0 as u32);
+            let mut checksum = self.0.arena.checksum(slot, name);
+            checksum.0 ^= u64::from(self.0.conduct == Conduct::Damages && name.0 == 1);
+            LentBlock { slot, checksum }
+        });
+        Box::pin(ready(lent.collect()))
+    }
+
+    fn release(&self, _: u64) {}
 }
 
 /// An agent that prefills as it is told to, and tells what it is asked for.
 struct Scripted {
     /// Nothing where it never answers.
     kept: Option<&'static str>,
-    pieces: Pieces,
+    transfer: Arc<Transfer>,
     /// The name that it gives itself.
     agent_id: &'static str,
+    /// The description of its KV.
+    handover: String,
     prefills: mpsc::Sender<PrefillRequest>,
-    fetches: mpsc::Sender<FetchRequest>,
 }
 
 #[tonic::async_trait]
@@ -94,7 +136,7 @@ impl Worker for Scripted {
         &self,
         _: Asked<DescribeRequest>,
     ) -> Result<Response<Self::DescribeStream>, Refused> {
-        let said = record(self.agent_id, "http://[::]:1", HANDOVER);
+        let said = record(self.agent_id, "http://[::]:1", &self.handover);
         let record_json = serde_json::to_string(&said).unwrap();
         let said = AgentDescription { record_json, ..AgentDescription::default() };
         Ok(Response::new(stream::iter([Ok(said)])))
@@ -125,29 +167,13 @@ impl Worker for Scripted {
         &self,
         asked: Asked<PrefillRequest>,
     ) -> Result<Response<PrefillResponse>, Refused> {
-        self.prefills.try_send(asked.into_inner()).unwrap();
+        let asked = asked.into_inner();
+        let order: KeepOrder = serde_json::from_str(&asked.handover_json).unwrap();
+        *self.transfer.ticket.lock() = Some(order.ticket);
+        self.prefills.try_send(asked).unwrap();
         let Some(kept) = self.kept else { return std::future::pending().await };
         let handover_json = kept.into();
         Ok(Response::new(PrefillResponse { handover_json, cached_tokens: 3, first: None }))
-    }
-}
-
-#[tonic::async_trait]
-impl transfers_server::Transfers for Scripted {
-    type FetchStream = stream::Iter<std::vec::IntoIter<Result<FetchChunk, Refused>>>;
-
-    async fn fetch(
-        &self,
-        asked: Asked<FetchRequest>,
-    ) -> Result<Response<Self::FetchStream>, Refused> {
-        let asked = asked.into_inner();
-        self.fetches.try_send(asked).unwrap();
-        if self.pieces.is_empty() {
-            return Err(Refused::not_found("nothing is kept under this handle"));
-        }
-        let chunk = |piece: Result<Piece, Refused>| piece.map(|piece| piece.chunk(asked.handle));
-        let chunks: Vec<_> = self.pieces.iter().cloned().map(chunk).collect();
-        Ok(Response::new(stream::iter(chunks)))
     }
 }
 
@@ -156,7 +182,8 @@ struct Pair {
     harness: Harness,
     peer: PrefillWorker,
     prefills: mpsc::Receiver<PrefillRequest>,
-    fetches: mpsc::Receiver<FetchRequest>,
+    /// Names that the transfer was asked for; none for each connection.
+    asks: mpsc::Receiver<Vec<BlockName>>,
     registry: Registry,
     /// The agents that discovery lists.
     listing: watch::Sender<Listing>,
@@ -164,44 +191,60 @@ struct Pair {
 }
 
 impl Pair {
-    async fn start(kept: Option<&'static str>, pieces: Pieces) -> Self {
-        Self::start_with("prefill", kept, pieces).await
+    async fn start(kept: Option<&'static str>, conduct: Conduct) -> Self {
+        Self::start_with("prefill", kept, conduct).await
     }
 
     /// A pair whose agent for prompts calls itself `agent_id`; `prefill` is listed in its place.
     async fn start_with(
         agent_id: &'static str,
         kept: Option<&'static str>,
-        pieces: Pieces,
+        conduct: Conduct,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (listener, transfer_listener) = (bind().await, bind().await);
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let ((asked, prefills), (fetched, fetches)) = (mpsc::channel(1), mpsc::channel(4));
-        let scripted = Scripted { kept, pieces, agent_id, prefills: asked, fetches: fetched };
-        let scripted = Arc::new(scripted);
-        let router = tonic::transport::Server::builder()
-            .add_service(WorkerServer::from_arc(scripted.clone()))
-            .add_service(TransfersServer::from_arc(scripted));
+        let at = transfer_listener.local_addr().unwrap().to_string();
+        let handover = serde_json::to_string(&KvOffer { form: 1, transfer: at }).unwrap();
+        let ((asked, prefills), (wanted, asks)) = (mpsc::channel(4), mpsc::channel(16));
+        let arena = Arc::new(Arena::new(2, 1).unwrap());
+        (0..2).for_each(|block| arena.write(SlotId(block), &[block as u8]));
+        let transfer =
+            Arc::new(Transfer { arena, conduct, ticket: Mutex::default(), asks: wanted });
+        let scripted = Scripted {
+            kept,
+            transfer: transfer.clone(),
+            agent_id,
+            handover: handover.clone(),
+            prefills: asked,
+        };
+        let router = tonic::transport::Server::builder().add_service(WorkerServer::new(scripted));
         let mut server = JoinSet::new();
         let incoming = TcpIncoming::from(listener);
         server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        if conduct != Conduct::IsGone {
+            let transfers = TransferServer::new(Arc::new(Script(transfer)));
+            server.spawn(transfers.run(transfer_listener));
+        }
         let (metrics, mut registry) = (PairMetrics::default(), Registry::default());
         metrics.register(&mut registry);
         let (listing, registered) = RegisteredAgents::listed();
         let pairing = Pairing {
-            hands_over: false,
+            handovers: None,
             prefill_agents: Arc::new(prefill_agents(registered)),
-            trust: KvTrust { transfer_key: fleet_key(), ..KvTrust::default() },
+            room: Some(TransferRoom { key: fleet_key(), ..room() }),
+            trust: KvTrust { fleet_key: fleet_key(), ..KvTrust::default() },
             timeout: DEADLINE,
+            silence: DEADLINE,
             metrics,
         };
         let harness = Harness::start_with(Duration::from_millis(1), pairing);
-        let listed = record("prefill", &endpoint, HANDOVER);
+        let listed = record("prefill", &endpoint, &handover);
         listing.send_replace(listing_of(listed));
-        let handover = RawValue::from_string(HANDOVER.into()).unwrap();
+        let handover = RawValue::from_string(handover).unwrap();
         let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
         let peer = PrefillWorker { endpoint, worker, handover };
-        Self { harness, peer, prefills, fetches, registry, listing, _server: server }
+        Self { harness, peer, prefills, asks, registry, listing, _server: server }
     }
 
     /// Sends a request whose prompt the other is to compute.
@@ -231,44 +274,43 @@ impl Pair {
     }
 }
 
-fn piece(block: u32, kv: &'static [u8], sealed: Sealed) -> Result<Piece, Refused> {
-    Ok(Piece { block, kv, sealed })
-}
-
 #[tokio::test]
 async fn kv_that_comes_whole_is_taken_in_and_told_with_its_way() {
-    let pieces = vec![piece(0, b"a", Sealed::Genuinely), piece(1, b"b", Sealed::Genuinely)];
-    let mut pair = Pair::start(Some("{\"blocks\":2}"), pieces).await;
-    pair.submit(7).await;
-    let first = pair.first(7).await;
-    assert!(first.transfer_us > 0 && !first.prefill_failed, "{first:?}");
-    let asked = pair.fetches.recv().await.unwrap();
-    assert_eq!((asked.worker_id, asked.first_block, asked.blocks), (9, 0, 2));
-    let by = "prefills_total{by=\"prefill_worker\"} 1";
-    pair.counted(&[by, "kv_blocks_fetched_total 2", "kv_blocks_missed_total 0"]);
+    // At once, and where the agent has room for one block at a time.
+    for at_once in [2, 1] {
+        let conduct = Conduct::Lends { at_once, blocks: 2 };
+        let mut pair = Pair::start(Some("{\"blocks\":2}"), conduct).await;
+        pair.submit(7).await;
+        let first = pair.first(7).await;
+        assert!(first.transfer_us > 0 && !first.prefill_failed, "{first:?}");
+        assert_eq!(pair.asks.recv().await.unwrap(), [], "a reader comes");
+        assert_eq!(pair.asks.recv().await.unwrap(), [BlockName(0), BlockName(1)]);
+        if at_once == 1 {
+            assert_eq!(pair.asks.recv().await.unwrap(), [BlockName(1)]);
+        }
+        let by = "prefills_total{by=\"prefill_worker\"} 1";
+        pair.counted(&[by, "kv_blocks_fetched_total 2", "kv_blocks_missed_total 0"]);
+    }
 }
 
 #[tokio::test]
 async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
-    let whole = || piece(0, b"a", Sealed::Genuinely);
-    let cut = || Err(Refused::unavailable("it has ended"));
     let kept = Some("{\"blocks\":2}");
-    let cases: [(Option<&'static str>, Pieces, u32, bool); 9] = [
-        // It has no room, or is gone once the prompt is computed, or between two blocks.
-        (Some(""), vec![], 0, false),
-        (kept, vec![], 0, false),
-        (kept, vec![whole()], 1, false),
-        (kept, vec![whole(), cut()], 1, false),
-        // Another block, a longer one, half of one, one without an end, one of a stranger.
-        (kept, vec![whole(), piece(2, b"b", Sealed::Genuinely)], 1, true),
-        (kept, vec![piece(0, b"ab", Sealed::Genuinely)], 0, true),
-        (kept, vec![piece(0, b"", Sealed::Genuinely), whole()], 0, true),
-        (kept, vec![whole(), piece(1, b"b", Sealed::Not)], 1, false),
-        (kept, vec![whole(), piece(1, b"b", Sealed::Falsely)], 1, true),
+    let lends = |blocks| Conduct::Lends { at_once: 2, blocks };
+    let cases: [(Option<&'static str>, Conduct, u32, bool); 7] = [
+        // It has no room, or is gone once the prompt is computed, or keeps less than it was asked for.
+        (Some(""), WHOLE, 0, false),
+        (kept, Conduct::IsGone, 0, false),
+        (kept, lends(0), 0, false),
+        (kept, lends(1), 1, false),
+        // KV of another model, damaged KV, KV of a stranger.
+        (kept, Conduct::IsUnlike, 0, false),
+        (kept, Conduct::Damages, 1, true),
+        (kept, Conduct::IsForeign, 0, true),
     ];
-    for (kept, pieces, fetched, is_false) in cases {
-        let shown = format!("{kept:?} {pieces:?}");
-        let pair = Pair::start(kept, pieces).await;
+    for (kept, conduct, fetched, is_false) in cases {
+        let shown = format!("{kept:?} {conduct:?}");
+        let pair = Pair::start(kept, conduct).await;
         pair.submit(7).await;
         let first = pair.first(7).await;
         assert!(first.prefill_failed && first.token_ids == [1], "{shown}: {first:?}");
@@ -293,7 +335,7 @@ async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
 #[tokio::test]
 async fn an_agent_that_nobody_registered_is_not_connected_to() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut pair = Pair::start(None, vec![]).await;
+    let mut pair = Pair::start(None, WHOLE).await;
     // As where discovery lists nobody and never will.
     pair.listing = watch::channel(Listing::new()).0;
     pair.peer.endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -310,8 +352,7 @@ async fn an_agent_whose_lease_has_ended_is_asked_for_prompts_if_it_is_the_one_th
         ("another", "prefills_total{by=\"itself_unregistered\"} 1"),
     ];
     for (agent_id, counted) in cases {
-        let pieces = [(0, b"a"), (1, b"b")].map(|(n, kv)| piece(n, kv, Sealed::Genuinely));
-        let pair = Pair::start_with(agent_id, Some("{\"blocks\":2}"), pieces.into()).await;
+        let pair = Pair::start_with(agent_id, Some("{\"blocks\":2}"), WHOLE).await;
         pair.listing.send_modify(|listing| {
             listing.values_mut().for_each(|agent| agent.lapsed_at = Some(Instant::now()));
         });
@@ -323,7 +364,7 @@ async fn an_agent_whose_lease_has_ended_is_asked_for_prompts_if_it_is_the_one_th
 
 #[tokio::test]
 async fn without_a_secret_no_agent_of_another_machine_is_asked() {
-    let mut pair = Pair::start(None, vec![]).await;
+    let mut pair = Pair::start(None, WHOLE).await;
     pair.peer.endpoint = "http://10.0.0.1:7000".into();
     pair.submit(7).await;
     assert_eq!(pair.first(7).await.token_ids, [1]);
@@ -332,22 +373,23 @@ async fn without_a_secret_no_agent_of_another_machine_is_asked() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_has_the_prompt_given_up() {
-    let mut pair = Pair::start(None, vec![]).await;
+    let mut pair = Pair::start(None, WHOLE).await;
     pair.submit(7).await;
     let asked = pair.prefills.recv().await.unwrap();
     pair.harness.commands.send(Command::Cancel(vec![RequestKey(7)])).await.unwrap();
     assert_eq!(pair.first(7).await.finish.unwrap().reason(), worker::FinishReason::Cancelled);
     pair.harness.in_flight.none().await;
-    let given_up = tokio::time::timeout(DEADLINE, pair.fetches.recv()).await;
-    let given_up = given_up.expect("it is given up").unwrap();
-    assert_eq!((given_up.worker_id, given_up.blocks), (9, 0));
-    assert_eq!(asked.handover_json, format!("{{\"handle\":{}}}", given_up.handle));
+    // The reader comes and asks for nothing.
+    let given_up = tokio::time::timeout(DEADLINE, pair.asks.recv()).await;
+    assert_eq!(given_up.expect("it is given up").unwrap(), []);
+    drop(asked);
 }
 
 #[tokio::test]
 async fn kv_of_another_form_is_not_asked_for() {
-    let mut pair = Pair::start(None, vec![]).await;
-    pair.peer.handover = RawValue::from_string("{\"kv\":2}".into()).unwrap();
+    let mut pair = Pair::start(None, WHOLE).await;
+    pair.peer.handover =
+        RawValue::from_string("{\"form\":2,\"transfer\":\"127.0.0.1:1\"}".into()).unwrap();
     pair.submit(7).await;
     assert_eq!(pair.first(7).await.token_ids, [1]);
     pair.counted(&["prefills_total{by=\"itself_unlike\"} 1", "kv_blocks_missed_total 0"]);

@@ -1,6 +1,8 @@
 use super::*;
 use crate::config::KvTrust;
 use crate::events::queue::{Message, Queue};
+use crate::kv::handovers::Handovers;
+use crate::kv::transfer_room::TransferRoom;
 use crate::metrics::PairMetrics;
 use crate::prefill::agents::tests::prefill_agents;
 use crate::prefill::registered::RegisteredAgents;
@@ -8,7 +10,7 @@ use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::{Outbox, Route};
 use stator_engine::Refusal;
-use stator_engine::transfer::{BlockKv, KvForm};
+use stator_engine::transfer::{ArrivedBlocks, KvForm};
 use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
@@ -121,13 +123,13 @@ impl SharedKv for Fake {
         self.kept.push(key);
     }
 
-    fn kept(&self, key: RequestKey) -> usize {
-        2 * usize::from(self.kept.contains(&key))
+    fn kept(&self, key: RequestKey) -> &[BlockName] {
+        if self.kept.contains(&key) { &[BlockName(0), BlockName(1)] } else { &[] }
     }
 
-    fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
-        let here = block < self.kept(key);
-        here.then(|| BlockKv { name: BlockName(block as u128), kv: vec![block as u8] })
+    fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]> {
+        let kv: [&[u8]; 2] = [&[0], &[1]];
+        kv[..self.kept(key).len()].get(block).copied()
     }
 
     fn reusable(&self, request: &mut Request) -> Reusable {
@@ -135,18 +137,32 @@ impl SharedKv for Fake {
         Reusable { held: 0, names: (0..blocks).map(BlockName).collect() }
     }
 
-    fn import(&mut self, _: &Request, _: usize, blocks: &[BlockKv]) -> usize {
-        blocks.iter().zip(0..).take_while(|(block, place)| block.name == BlockName(*place)).count()
+    fn import(&mut self, _: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize {
+        let is_right = |block: &usize| {
+            let (place, mut kv) = (first + block, [9]);
+            let is_named = blocks.name(*block) == Some(BlockName(place as u128));
+            is_named && blocks.load(*block, &mut kv) && kv == [place as u8]
+        };
+        (0..).take_while(is_right).count()
     }
+}
+
+/// Room for the KV of two prompts.
+pub(super) fn room() -> TransferRoom {
+    let form = KvForm { fingerprint: 1, block_bytes: 1 };
+    TransferRoom::new(form, 4 * 4096, KvTrust::default().fleet_key).unwrap()
 }
 
 /// One that prefills.
 fn pairing() -> Pairing {
+    let room = room();
     Pairing {
-        hands_over: true,
+        handovers: Some(Handovers::new(room.clone())),
         prefill_agents: Arc::new(prefill_agents(RegisteredAgents::default())),
+        room: Some(room),
         trust: KvTrust::default(),
         timeout: Duration::from_secs(1),
+        silence: Duration::from_secs(1),
         metrics: PairMetrics::default(),
     }
 }
@@ -156,6 +172,8 @@ pub(super) struct Harness {
     outbox: Arc<Outbox>,
     queue: Arc<Queue>,
     status: Arc<Status>,
+    /// Prompts that are kept for others.
+    pub(super) handovers: Option<Arc<Handovers>>,
     pub(super) in_flight: InFlight,
     deaths: Arc<AtomicBool>,
 }
@@ -182,12 +200,13 @@ impl Harness {
                 move || deaths.store(true, Ordering::Relaxed)
             }),
         };
+        let handovers = pairing.handovers.clone();
         let driver =
             Driver::new(Box::new(Fake { step_time, ..Fake::default() }), reporting, pairing);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
-        Self { commands, outbox, queue, status, in_flight, deaths }
+        Self { commands, outbox, queue, status, handovers, in_flight, deaths }
     }
 
     async fn submit(&self, id: u64, first_token: u32, choices: u32, max_tokens: u32) {

@@ -11,7 +11,7 @@ use stator_kv::arena::Arena;
 use stator_kv::disk::{DiskSettings, DiskTier};
 use stator_kv::peer::{PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, TierWrite, Urgency};
-use stator_kv::transfer::{FleetKey, Lender, LentBlock, TransferServer};
+use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
 use std::path::Path;
@@ -106,8 +106,9 @@ fn tcp(held: &Arc<Arena>, landing: &Arc<Arena>) -> f64 {
     let listener = listener.expect("the loopback interface is there");
     let peer = listener.local_addr().expect("a listener has an address");
     let key = FleetKey::default();
-    let server =
-        TransferServer { arena: held.clone(), lender, form: FORM, key: key.clone(), direct: None };
+    let store =
+        LendingStore { arena: held.clone(), lender, form: FORM, key: key.clone(), direct: None };
+    let server = TransferServer::new(Arc::new(store));
     runtimes[0].spawn(server.run(listener));
     let (sender, reports) = channel();
     let sink = Arc::new(move |report| drop(sender.send(report)));

@@ -8,7 +8,7 @@ use super::*;
 use crate::model_files::ModelFiles;
 use crate::pool::BlockId;
 use crate::testkit::tiers::{FakeTiers, SharedStore};
-use crate::testkit::{Answer, Driver, alone, request_with};
+use crate::testkit::{Answer, Cargo, Driver, alone, request_with};
 use crate::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
 use stator_protos::worker::{LogitBias, Sampling};
 
@@ -260,9 +260,8 @@ fn answers_do_not_depend_on_which_engine_computed_the_prompt() {
         prefill.submit(Request { sampling: telling(1, vec![1], 1).sampling, ..request.clone() });
         prefill.engine.kv().keep(request.key);
         while prefill.step() {}
-        let kv = prefill.engine.kv();
-        let blocks: Vec<_> = (0..4).map(|n| kv.export(request.key, n).unwrap()).collect();
-        assert_eq!(decode.engine.kv().import(&request, 0, &blocks), 4);
+        let mut cargo = Cargo::of(prefill.engine.kv(), request.key, 0..4);
+        assert_eq!(decode.engine.kv().import(&request, 0, &mut cargo), 4);
         decode.submit(request.clone());
         decode.run();
         assert_eq!(decode.answer(1).cached_tokens(), 64);

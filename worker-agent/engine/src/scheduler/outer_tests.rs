@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::tests::{Ledger, engine, options, prompt, steady};
 use super::*;
 use crate::testkit::tiers::{FakeTiers, SharedStore, Store, Temper};
-use crate::testkit::{Driver, alone};
+use crate::testkit::{Cargo, Driver, alone};
 
 type Tiered = Driver<Scheduler<Ledger>>;
 
@@ -137,12 +137,11 @@ fn a_prompt_that_another_engine_computed_is_stored_too() {
     prefill.submit(request.clone());
     prefill.engine.keep(RequestKey(1));
     while prefill.step() {}
-    let blocks: Vec<_> =
-        (0..4).map(|block| prefill.engine.export(RequestKey(1), block).unwrap()).collect();
+    let mut cargo = Cargo::of(prefill.engine.kv(), RequestKey(1), 0..4);
     let mut decode = tiered(options(20), &store);
     let mut asked = request.clone();
     decode.engine.reusable(&mut asked);
-    assert_eq!(decode.engine.import(&asked, 0, &blocks), 4);
+    assert_eq!(decode.engine.import(&asked, 0, &mut cargo), 4);
     decode.step();
     assert_eq!(store.lock().unwrap().blocks.len(), 4);
 }

@@ -9,8 +9,9 @@ use crate::compute::Compute;
 use crate::named::NamedBlocks;
 use crate::pool::BlockId;
 use crate::tiers::OuterBlock;
-use crate::transfer::{BlockKv, KvForm};
+use crate::transfer::{ArrivedBlocks, KvForm};
 use crate::{Request, RequestKey, Rest, Reusable, SharedKv};
+use stator_protos::name::BlockName;
 
 impl<C: Compute> Scheduler<C> {
     /// Blocks of a request that need not be computed where they are held.
@@ -22,18 +23,27 @@ impl<C: Compute> Scheduler<C> {
         }
     }
 
-    /// Has the KV of a block, from here or as it came; `None` where it is not what it should be or
-    /// there is no room.
-    fn take_in(&mut self, place: OuterBlock, tokens: &[u32], block: &BlockKv) -> Option<BlockId> {
+    /// Has the KV of a block, from here or as it came under the number `at`; `None` where it is not
+    /// what it should be or there is no room.
+    fn take_in(
+        &mut self,
+        place: OuterBlock,
+        tokens: &[u32],
+        blocks: &mut dyn ArrivedBlocks,
+        at: usize,
+    ) -> Option<BlockId> {
         let OuterBlock { key, parent, .. } = place;
         if let Some(here) = self.pool.acquire(key.name) {
             return Some(here);
         }
-        if block.name != key.name || block.kv.len() != self.form().block_bytes {
+        if blocks.name(at) != Some(key.name) {
             return None;
         }
         let id = self.pool.allocate()?;
-        self.compute.kv_mut(id).copy_from_slice(&block.kv);
+        if !blocks.load(at, self.compute.kv_mut(id)) {
+            self.pool.release(id);
+            return None;
+        }
         let id = self.pool.commit(id, key, parent, tokens);
         if let Some(outer) = &mut self.outer {
             outer.offer(id, place);
@@ -53,14 +63,13 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         self.kept.insert(key, KeptPrompt::default());
     }
 
-    fn kept(&self, key: RequestKey) -> usize {
-        self.kept.get(&key).map_or(0, |kept| kept.blocks.len())
+    fn kept(&self, key: RequestKey) -> &[BlockName] {
+        self.kept.get(&key).map_or(&[], |kept| &kept.names)
     }
 
-    fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
+    fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]> {
         let kept = self.kept.get(&key)?;
-        let kv = self.compute.kv(*kept.blocks.get(block)?).to_vec();
-        Some(BlockKv { name: kept.names[block], kv })
+        Some(self.compute.kv(*kept.blocks.get(block)?))
     }
 
     fn reusable(&self, request: &mut Request) -> Reusable {
@@ -73,7 +82,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         Reusable { held, names }
     }
 
-    fn import(&mut self, request: &Request, first: usize, blocks: &[BlockKv]) -> usize {
+    fn import(&mut self, request: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize {
         if self.rest == Rest::Asleep {
             return 0;
         }
@@ -82,13 +91,16 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         let before = keys.iter().take(first);
         let mut held: Vec<_> = before.map_while(|key| self.pool.acquire(key.name)).collect();
         // Without those before them they are of no use.
-        let here = if held.len() == first { blocks } else { &[] };
-        for (i, block) in (first..keys.len()).zip(here) {
+        let end = if held.len() == first { keys.len() } else { first };
+        for i in first..end {
+            if blocks.name(i - first).is_none() {
+                break;
+            }
             let tokens = &request.tokens[i * block_size..][..block_size];
             let parent = i.checked_sub(1).map(|before| keys[before].hash);
             let space = request.named.as_ref().map(NamedBlocks::space).unwrap_or_default();
             let place = OuterBlock { key: keys[i], parent, depth: i as u32, space };
-            let Some(id) = self.take_in(place, tokens, block) else { break };
+            let Some(id) = self.take_in(place, tokens, blocks, i - first) else { break };
             held.push(id);
         }
         let taken = held.len().saturating_sub(first);

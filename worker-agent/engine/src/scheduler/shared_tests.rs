@@ -2,8 +2,7 @@ use proptest::prelude::*;
 
 use super::tests::{Ledger, driver, engine, options, prompt, steady};
 use super::*;
-use crate::testkit::{Driver, alone};
-use crate::transfer::{Assembly, BlockKv, Seal, TransferKey};
+use crate::testkit::{Cargo, Driver, alone};
 use stator_protos::name::BlockName;
 
 type Side = Driver<Scheduler<Ledger>>;
@@ -13,7 +12,7 @@ type Side = Driver<Scheduler<Ledger>>;
 fn hand_over(
     prefill: &mut Side,
     decode: &mut Side,
-    (request, damage): (&Request, impl FnOnce(&mut Vec<BlockKv>)),
+    (request, damage): (&Request, impl FnOnce(&mut Cargo)),
 ) -> (usize, usize) {
     let request = &mut request.clone();
     let reusable = decode.engine.reusable(request);
@@ -22,22 +21,12 @@ fn hand_over(
     prefill.submit(Request { sampling: steady(0, vec![1], 1).sampling, ..prompt });
     prefill.engine.keep(key);
     while prefill.step() {}
-    let kept = prefill.engine.kept(key);
+    let kept = prefill.engine.kept(key).len();
     let wanted = reusable.held..reusable.names.len().min(kept).max(reusable.held);
-    let seal = Seal::new(&TransferKey::default(), decode.engine.form(), 5);
-    let names = reusable.names[wanted.clone()].to_vec();
-    let mut assembly = Assembly::new(seal.clone(), reusable.held as u32, names);
-    for number in wanted.clone() {
-        let block = prefill.engine.export(key, number).unwrap();
-        let mac = seal.of(number as u32, block.name, &block.kv);
-        for (range, is_last) in block.pieces() {
-            assembly.push(number as u32, &block.kv[range], is_last.then_some(&mac)).unwrap();
-        }
-    }
+    let mut cargo = Cargo::of(prefill.engine.kv(), key, wanted.clone());
     prefill.engine.cancel(key);
-    let mut blocks = assembly.blocks();
-    damage(&mut blocks);
-    (wanted.len(), decode.engine.import(request, reusable.held, &blocks))
+    damage(&mut cargo);
+    (wanted.len(), decode.engine.import(request, reusable.held, &mut cargo))
 }
 
 #[test]
@@ -57,11 +46,11 @@ fn a_prompt_is_computed_by_one_engine_and_answered_by_another() {
 
 #[test]
 fn a_block_of_another_name_or_size_and_those_behind_it_are_misses() {
-    type Damage = fn(&mut Vec<BlockKv>);
+    type Damage = fn(&mut Cargo);
     let damages: [(Damage, usize); 3] = [
-        (|blocks| blocks.swap(0, 1), 0),
-        (|blocks| blocks[3].kv.truncate(8), 3),
-        (|blocks| blocks[1].name.0 ^= 1 << 127, 1),
+        (|cargo| cargo.0.swap(0, 1), 0),
+        (|cargo| cargo.0[3].1.truncate(8), 3),
+        (|cargo| cargo.0[1].0.0 ^= 1 << 127, 1),
     ];
     for (damage, arrived) in damages {
         let (mut prefill, mut decode) = (driver(options(40)), driver(options(40)));
@@ -81,7 +70,7 @@ fn what_is_kept_is_held_until_it_is_cancelled_or_the_cache_is_reset() {
         driver.submit(steady(key, prompt(key as u32 * 5, len), 1));
         driver.engine.keep(RequestKey(key));
         while driver.step() {}
-        driver.engine.kept(RequestKey(key))
+        driver.engine.kept(RequestKey(key)).len()
     };
     assert_eq!(keep(&mut driver, 1, 18), 4);
     assert_eq!(driver.engine.load().used_blocks, 4);
@@ -91,10 +80,8 @@ fn what_is_kept_is_held_until_it_is_cancelled_or_the_cache_is_reset() {
     driver.engine.cancel(RequestKey(1));
     assert_eq!((driver.engine.load().used_blocks, keep(&mut driver, 4, 18)), (2, 4));
     driver.engine.reset_cache();
-    assert_eq!(
-        (driver.engine.kept(RequestKey(3)), driver.engine.export(RequestKey(3), 0)),
-        (0, None)
-    );
+    assert_eq!(driver.engine.kept(RequestKey(3)), []);
+    assert_eq!(driver.engine.export(RequestKey(3), 0), None);
     driver.run();
 }
 
@@ -116,9 +103,9 @@ proptest! {
             if len + 1 >= totals.1.min(totals.0) as usize * 4 {
                 continue;
             }
-            hand_over(&mut prefill, &mut decode, (&request, |blocks: &mut Vec<BlockKv>| match fate {
-                0 => blocks.clear(),
-                1 => blocks.iter_mut().skip(1).for_each(|block| block.name = BlockName(0)),
+            hand_over(&mut prefill, &mut decode, (&request, |cargo: &mut Cargo| match fate {
+                0 => cargo.0.clear(),
+                1 => cargo.0.iter_mut().skip(1).for_each(|block| block.0 = BlockName(0)),
                 _ => {}
             }));
             if fate == 2 {

@@ -56,8 +56,17 @@ pub(super) struct Board {
 struct BoardWork {
     leases: VecDeque<LeaseJob>,
     ends: VecDeque<u64>,
+    /// Ends that a connection has taken and not sent yet.
+    unsent_ends: usize,
     demand: Vec<Arc<Pull>>,
     others: Vec<Arc<Pull>>,
+}
+
+impl BoardWork {
+    fn is_finished(&self) -> bool {
+        let is_read = !self.demand.is_empty() || !self.others.is_empty();
+        !is_read && self.ends.is_empty() && self.unsent_ends == 0
+    }
 }
 
 impl Board {
@@ -121,11 +130,34 @@ impl Board {
         self.stir();
     }
 
+    /// A connection has sent so many ends of leases.
+    pub(super) fn sent_ends(&self, ends: usize) {
+        let mut work = self.work.lock();
+        work.unsent_ends = work.unsent_ends.saturating_sub(ends);
+        drop(work);
+        self.stir();
+    }
+
+    /// Waits until nothing is read and the peer was told of the ends of all leases. Never comes true
+    /// where a connection was cut before it told.
+    pub(super) async fn finished(&self) {
+        let mut changes = self.watch();
+        loop {
+            changes.mark_unchanged();
+            if self.work.lock().is_finished() {
+                return;
+            }
+            // The board has the sender.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// The most urgent work: leases, because others can be read meanwhile, then frames on demand,
     /// then all other frames.
     pub(super) fn take(&self) -> Option<Job> {
         let mut work = self.work.lock();
         if let Some(number) = work.ends.pop_front() {
+            work.unsent_ends += 1;
             return Some(Job::End(number));
         }
         while let Some(lease) = work.leases.pop_front() {

@@ -5,7 +5,7 @@ use super::hints::Hints;
 use super::settings::PeerSettings;
 use crate::arena::Arena;
 use crate::tier::{TierError, TierRead, TierReport};
-use crate::transfer::FleetKey;
+use crate::transfer::ReaderIdentity;
 use crate::transfer::direct::DirectWay;
 use crate::{BlockForm, Checksum};
 use parking_lot::Mutex;
@@ -22,13 +22,12 @@ pub type ReportListener = Arc<dyn Fn(TierReport) + Send + Sync>;
 pub(super) struct PeerCommon {
     pub(super) settings: PeerSettings,
     pub(super) form: BlockForm,
-    pub(super) key: FleetKey,
+    /// Connections with its number share their leases.
+    pub(super) reader: ReaderIdentity,
     pub(super) arena: Arc<Arena>,
     pub(super) listener: ReportListener,
     pub(super) counters: Counters,
     pub(super) hints: Mutex<Hints>,
-    /// Drawn once: connections with this number share their leases.
-    pub(super) instance: [u8; 16],
     /// The way to read arenas of peers directly, once there is one.
     pub(super) direct: OnceLock<DirectReads>,
 }

@@ -60,7 +60,7 @@ pub(super) async fn run(
         return Err(DirectEnd::NotOffered);
     };
     let mut link = connect(&common, peer).await?;
-    let patience = common.settings.read_deadline;
+    let patience = common.settings.silence;
     let question = FrameHeader::new(FrameKind::Describe);
     let (_, description) = ask(&mut link, question, FrameKind::Described, patience).await?;
     if description.is_empty() {
@@ -109,7 +109,7 @@ struct DirectParts {
 impl DirectReader {
     async fn read(mut self, mut arena: Box<dyn DirectArena>) -> Result<(), DirectEnd> {
         let mut changes = self.board.watch();
-        let within = self.common.settings.read_deadline;
+        let within = self.common.settings.silence;
         loop {
             changes.mark_unchanged();
             let parts = self.board.take_direct(READ_BYTES_MAX);
@@ -134,7 +134,7 @@ impl DirectReader {
                 reading.await.map_err(|error| DirectError(error.to_string()))?;
             let mut landed = landed?;
             arena = back;
-            if self.common.key.is_secret() {
+            if self.common.reader.key.is_secret() {
                 self.vouch(&parts, &mut landed).await?;
             }
             parts.report(&landed);
@@ -151,7 +151,7 @@ impl DirectReader {
         for at in &asked {
             self.link.queue(parts.question(*at), &[]);
         }
-        let until = Instant::now() + self.common.settings.read_deadline;
+        let until = Instant::now() + self.common.settings.silence;
         let late = |_| LinkError::Late;
         timeout_at(until, self.link.flush()).await.map_err(late)??;
         for at in asked {
@@ -208,7 +208,7 @@ impl DirectReader {
             return Ok(());
         }
         let question = FrameHeader { transfer: lease, ..FrameHeader::new(FrameKind::Locate) };
-        let patience = self.common.settings.read_deadline;
+        let patience = self.common.settings.silence;
         let (header, payload) = ask(&mut self.link, question, FrameKind::Located, patience).await?;
         if header.kind == FrameKind::Located {
             self.slots.insert(lease, decode_slots(&payload));

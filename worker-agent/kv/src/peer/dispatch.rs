@@ -65,6 +65,11 @@ impl Peer {
         Ok(())
     }
 
+    /// The work for the peer's connections.
+    pub(super) fn board(&self) -> Arc<Board> {
+        self.board.clone()
+    }
+
     /// Whether nothing is read from the peer for now.
     pub(super) fn is_shunned(&self) -> bool {
         self.health.lock().is_shunned(Instant::now())
@@ -192,7 +197,11 @@ impl Peer {
                 streams.abort_all();
                 self.board.fail(TierError::Corrupt);
             }
-            LinkError::Wire(_) | LinkError::Unexpected(_) | LinkError::Refused(_) => {
+            LinkError::Wire(_)
+            | LinkError::Unexpected(_)
+            | LinkError::Refused(_)
+            | LinkError::Unknown
+            | LinkError::Distrusted => {
                 tracing::warn!(%peer, %error, "peer is shunned");
                 self.health.lock().misbehaved(now);
                 streams.abort_all();
@@ -257,7 +266,9 @@ impl Peer {
                         }
                         Ok(LeaseAnswer::Busy) => sleep(BUSY_PAUSE).await,
                         // Another connection may get an answer, unless there is none.
-                        Err(_) if self.is_shunned() => return Err(TierError::Failed),
+                        Err(_) if self.is_shunned() => {
+                            return Err(pull.error().unwrap_or(TierError::Failed));
+                        }
                         Err(_) => {}
                     }
                 }

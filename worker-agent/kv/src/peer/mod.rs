@@ -29,10 +29,11 @@ pub(crate) mod tests;
 pub use common::{DirectReads, ReportListener};
 pub use counts::PeerCounts;
 pub use settings::PeerSettings;
+pub use stream::visit;
 
 use crate::arena::Arena;
 use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
-use crate::transfer::FleetKey;
+use crate::transfer::ReaderIdentity;
 use crate::{Block, BlockForm};
 use common::PeerCommon;
 use counts::Counters;
@@ -45,6 +46,7 @@ use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -72,24 +74,23 @@ impl PeerTier {
     pub fn new(
         arena: Arc<Arena>,
         form: BlockForm,
-        key: FleetKey,
+        reader: impl Into<ReaderIdentity>,
         settings: PeerSettings,
         runtime: Handle,
         listener: ReportListener,
     ) -> Self {
         let counters = Counters::default();
         let hints = Mutex::new(Hints::new(settings.hints_max));
-        let instance = rand::random();
-        let direct = OnceLock::new();
+        let (reader, direct) = (reader.into(), OnceLock::new());
         let common =
-            PeerCommon { settings, form, key, arena, listener, counters, hints, instance, direct };
+            PeerCommon { settings, form, reader, arena, listener, counters, hints, direct };
         Self { common: Arc::new(common), runtime, peers: Mutex::default() }
     }
 
     /// Another agent holds these blocks, which follow one another in a sequence. It answers readers
     /// at `peer`. Without a fleet secret, agents on other machines are not believed.
     pub fn hint(&self, peer: SocketAddr, blocks: &[Block]) {
-        if !self.common.key.covers(peer.ip()) {
+        if !self.common.reader.key.covers(peer.ip()) {
             tracing::debug!(%peer, "peer ignored: no fleet secret vouches for it");
             return;
         }
@@ -114,6 +115,20 @@ impl PeerTier {
     /// The first way stays.
     pub fn read_directly(&self, reads: DirectReads) {
         let _ = self.common.direct.set(reads);
+    }
+
+    /// Waits until all peers know that nothing of them is needed any more, for `limit` at most. All
+    /// reads have been reported. Without this call, a peer keeps its last blocks for a while.
+    pub async fn finish(&self, limit: Duration) {
+        let boards: Vec<_> =
+            self.peers.lock().0.values().map(|running| running.peer.board()).collect();
+        let finished = async {
+            for board in boards {
+                board.finished().await;
+            }
+        };
+        // A peer that cannot be told gives the blocks up by itself.
+        let _ = tokio::time::timeout(limit, finished).await;
     }
 
     /// Work since the start.

@@ -176,6 +176,11 @@ impl Pull {
         self.bell.notify_one();
     }
 
+    /// The reason for which the peer is of no use any more, if there is one.
+    pub(super) fn error(&self) -> Option<TierError> {
+        self.progress.lock().error
+    }
+
     /// The place that a frame lands in.
     pub(super) fn landing(&self, range: FrameRange) -> PullLanding<'_> {
         PullLanding { pull: self, range }

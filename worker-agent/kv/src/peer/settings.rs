@@ -11,6 +11,8 @@ pub struct PeerSettings {
     pub frame_bytes: usize,
     /// Longest time from a read to its report. Default: 2 s.
     pub read_deadline: Duration,
+    /// Longest silence of a peer that owes an answer. Default: 2 s.
+    pub silence: Duration,
     /// Reads of each urgency that may wait. Others are refused. Default: 4096.
     pub queue_max: usize,
     /// Blocks that are leased together. Default: 256, at most
@@ -30,6 +32,7 @@ impl Default for PeerSettings {
             streams: 2,
             frame_bytes: 512 << 10,
             read_deadline: Duration::from_secs(2),
+            silence: Duration::from_secs(2),
             queue_max: 4096,
             batch_max: 256,
             batches_max: 8,

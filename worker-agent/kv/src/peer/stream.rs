@@ -3,8 +3,9 @@
 use super::board::{Board, Job, LeaseAnswer, LeaseJob};
 use super::common::PeerCommon;
 use super::pull::{Pull, PullPart};
-use crate::transfer::wire::{FrameHeader, FrameKind, Hello, decode_checksums, encode_names};
-use crate::transfer::{Incoming, Landed, Link, LinkError, introduce};
+use crate::BlockForm;
+use crate::transfer::wire::{FrameHeader, FrameKind, decode_checksums, encode_names};
+use crate::transfer::{Incoming, Landed, Link, LinkError, ReaderIdentity, introduce};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(super) async fn run(
     loop {
         let link = connect(&common, peer).await?;
         let asked = Asked { board: board.clone(), jobs: VecDeque::new(), bytes: 0 };
-        let mut stream = Stream { common: common.clone(), link, asked, answers: 0 };
+        let mut stream = Stream { common: common.clone(), link, asked, answers: 0, ends: 0 };
         match stream.converse().await {
             Err(error @ (LinkError::Io(_) | LinkError::Worn)) if stream.answers > 0 => {
                 tracing::debug!(%peer, %error, "connection to a peer was cut");
@@ -49,13 +50,32 @@ pub(super) async fn run(
 
 /// A connection to the peer at this address, whose sides have proved who they are.
 pub(super) async fn connect(common: &PeerCommon, peer: SocketAddr) -> Result<Link, LinkError> {
-    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(peer));
-    let stream = stream.await.map_err(|_| LinkError::Late)??;
-    let nonce = rand::random();
-    let hello = Hello { instance: common.instance, nonce, form: common.form };
-    let link = introduce(stream, &common.key, hello).await?;
+    let link = meet(peer, &common.reader, common.form).await?;
     common.counters.connections.fetch_add(1, Relaxed);
     Ok(link)
+}
+
+async fn meet(
+    peer: SocketAddr,
+    reader: &ReaderIdentity,
+    form: BlockForm,
+) -> Result<Link, LinkError> {
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(peer));
+    let stream = stream.await.map_err(|_| LinkError::Late)??;
+    introduce(stream, reader, form).await
+}
+
+/// Connects as this reader and hangs up, so that a holder with a prompt for the reader gives it up.
+///
+/// # Errors
+///
+/// The holder was not reached, or has nothing for the reader.
+pub async fn visit(
+    peer: SocketAddr,
+    reader: &ReaderIdentity,
+    form: BlockForm,
+) -> Result<(), LinkError> {
+    meet(peer, reader, form).await.map(drop)
 }
 
 struct Stream {
@@ -63,6 +83,8 @@ struct Stream {
     link: Link,
     asked: Asked,
     answers: u64,
+    /// Ends of leases that are queued and not sent yet.
+    ends: usize,
 }
 
 /// Questions in the order in which they were sent, which is that of the answers.
@@ -80,13 +102,16 @@ enum Question {
 impl Stream {
     async fn converse(&mut self) -> Result<(), LinkError> {
         let mut changes = self.asked.board.watch();
-        let patience = self.common.settings.read_deadline;
+        let patience = self.common.settings.silence;
         let mut heard = Instant::now();
         loop {
             changes.mark_unchanged();
             let was_idle = self.asked.jobs.is_empty();
             self.ask();
             timeout(patience, self.link.flush()).await.map_err(|_| LinkError::Late)??;
+            if self.ends > 0 {
+                self.asked.board.sent_ends(std::mem::take(&mut self.ends));
+            }
             if self.asked.jobs.is_empty() {
                 tokio::select! {
                     _ = changes.changed() => continue,
@@ -128,6 +153,7 @@ impl Stream {
                 Job::End(transfer) => {
                     let header = FrameHeader { transfer, ..FrameHeader::new(FrameKind::End) };
                     self.link.queue(header, &[]);
+                    self.ends += 1;
                 }
                 Job::Lease(lease) => {
                     let count = u32::try_from(lease.time.as_millis()).unwrap_or(u32::MAX);

@@ -6,8 +6,10 @@ pub(crate) mod testkit;
 use super::PeerSettings;
 use crate::cache::{CacheLender, CacheSettings, TieredCache};
 use crate::tier::{Tier, TierError, TierReport, TierWrite, Urgency};
-use crate::transfer::wire::{FrameHeader, FrameKind, Hello, encode_names};
-use crate::transfer::{FleetKey, LinkError, TransferServer, introduce};
+use crate::transfer::wire::{FrameHeader, FrameKind, encode_names};
+use crate::transfer::{
+    FleetKey, LendingStore, LinkError, ReaderIdentity, ReaderPurpose, TransferServer, introduce,
+};
 use crate::{Block, BlockForm, Checksum, SlotId};
 use proptest::prelude::*;
 use stator_protos::name::BlockName;
@@ -184,8 +186,7 @@ async fn handshake(form: BlockForm, key: FleetKey) -> LinkError {
     let shelf = Shelf::new(1, 5000);
     let served = shelf.serve(secret()).await;
     let stream = TcpStream::connect(served.address).await.unwrap();
-    let hello = Hello { instance: [1; 16], nonce: [2; 32], form };
-    introduce(stream, &key, hello).await.err().expect("no handshake")
+    introduce(stream, &key.into(), form).await.err().expect("no handshake")
 }
 
 #[tokio::test]
@@ -208,7 +209,8 @@ async fn agents_of_another_secret_get_nothing() {
 
 #[tokio::test]
 async fn stopped_peer_ends_at_the_deadline() {
-    let soon = PeerSettings { read_deadline: Duration::from_millis(50), ..settings() };
+    let brief = Duration::from_millis(50);
+    let soon = PeerSettings { read_deadline: brief, silence: brief, ..settings() };
     // It is connected to, by the system, and answers nothing.
     let stopped = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut reading = Reading::new(form(5000), secret(), soon.clone());
@@ -229,12 +231,32 @@ async fn stopped_peer_ends_at_the_deadline() {
 }
 
 #[tokio::test]
+async fn a_reader_of_a_hand_over_is_not_answered_from_tiers() {
+    let shelf = Shelf::new(1, 5000);
+    let served = shelf.serve(secret()).await;
+    let stream = TcpStream::connect(served.address).await.unwrap();
+    let reader = ReaderIdentity { purpose: ReaderPurpose::Handover, ..secret().into() };
+    let error = introduce(stream, &reader, form(5000)).await.err().expect("no answer");
+    assert!(matches!(error, LinkError::Io(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_reader_that_has_finished_leaves_nothing_lent() {
+    let shelf = Shelf::new(4, 20_000);
+    let served = shelf.serve(secret()).await;
+    let mut reading = Reading::new(form(20_000), secret(), settings());
+    reading.hint(served.address, 0..4);
+    assert!(reading.read(0..4).await.iter().all(Result::is_ok));
+    reading.tier.finish(Duration::from_secs(30)).await;
+    shelf.unpinned().await;
+}
+
+#[tokio::test]
 async fn a_lease_ends_at_its_deadline_though_its_reader_is_connected() {
     let shelf = Shelf::new(2, 5000);
     let served = shelf.serve(secret()).await;
     let stream = TcpStream::connect(served.address).await.unwrap();
-    let hello = Hello { instance: [1; 16], nonce: [2; 32], form: form(5000) };
-    let mut link = introduce(stream, &secret(), hello).await.unwrap();
+    let mut link = introduce(stream, &secret().into(), form(5000)).await.unwrap();
     let lease = FrameHeader { count: 300, ..FrameHeader::new(FrameKind::Lease) };
     link.queue(lease, &encode_names(&[BlockName(0), BlockName(1)]));
     link.flush().await.unwrap();
@@ -254,8 +276,7 @@ async fn reads_beyond_a_block_or_a_lease_end_the_connection() {
     let served = shelf.serve(secret()).await;
     for (place, offset) in [(0, 4901), (2, 0)] {
         let stream = TcpStream::connect(served.address).await.unwrap();
-        let hello = Hello { instance: [1; 16], nonce: [2; 32], form: form(5000) };
-        let mut link = introduce(stream, &secret(), hello).await.unwrap();
+        let mut link = introduce(stream, &secret().into(), form(5000)).await.unwrap();
         let lease = FrameHeader { count: 5000, ..FrameHeader::new(FrameKind::Lease) };
         link.queue(lease, &encode_names(&[BlockName(0), BlockName(1)]));
         link.flush().await.unwrap();
@@ -326,7 +347,8 @@ async fn a_cache_lends_what_it_has() {
     let peer = listener.local_addr().unwrap();
     let arena = cache.shared_arena();
     let lender = Arc::new(CacheLender::new(&cache));
-    let server = TransferServer { arena, lender, form: form(5000), key: secret(), direct: None };
+    let store = LendingStore { arena, lender, form: form(5000), key: secret(), direct: None };
+    let server = TransferServer::new(Arc::new(store));
     let mut task = tokio::task::JoinSet::new();
     task.spawn(server.run(listener));
     let mut reading = Reading::new(form(5000), secret(), settings());

@@ -3,10 +3,13 @@
 
 use super::keys::{FleetKey, SessionKeys, are_equal};
 use super::link::{Incoming, Link, LinkError};
+use super::purpose::ReaderPurpose;
+use super::stores::{LendingStore, LendingStores};
 use super::wire::{
     FrameHeader, FrameKind, HEADER_BYTES, Hello, TAG_BYTES, WireError, decode_reason, encode_reason,
 };
 use crate::BlockForm;
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -14,39 +17,63 @@ use tokio::time::timeout;
 /// Longest time that a handshake may take.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A reader that has proved to be of the fleet.
+/// A reader that has proved to know the key of its store.
 pub(crate) struct Reader {
     pub(crate) link: Link,
     /// [`Hello::instance`].
     pub(crate) instance: [u8; 16],
+    pub(crate) store: LendingStore,
 }
 
-/// The handshake as the agent that reads blocks.
+/// Number, purpose and key of a reader.
+#[derive(Clone, Debug)]
+pub struct ReaderIdentity {
+    /// [`Hello::instance`].
+    pub instance: [u8; 16],
+    /// The store that it reads from.
+    pub purpose: ReaderPurpose,
+    /// The key that it proves to know.
+    pub key: FleetKey,
+}
+
+/// A reader of the tiers of agents that know the key.
+impl From<FleetKey> for ReaderIdentity {
+    fn from(key: FleetKey) -> Self {
+        Self { instance: rand::random(), purpose: ReaderPurpose::Tiers, key }
+    }
+}
+
+/// The handshake as the agent that reads blocks of this form.
 pub(crate) async fn introduce(
     stream: TcpStream,
-    fleet: &FleetKey,
-    hello: Hello,
+    reader: &ReaderIdentity,
+    form: BlockForm,
 ) -> Result<Link, LinkError> {
-    let within = timeout(HANDSHAKE_TIMEOUT, introduce_unbounded(stream, fleet, hello));
+    let within = timeout(HANDSHAKE_TIMEOUT, introduce_unbounded(stream, reader, form));
     within.await.map_err(|_| LinkError::Late)?
 }
 
 async fn introduce_unbounded(
     stream: TcpStream,
-    fleet: &FleetKey,
-    hello: Hello,
+    reader: &ReaderIdentity,
+    form: BlockForm,
 ) -> Result<Link, LinkError> {
     let mut link = Link::reader(stream)?;
-    let hello = greeting(FrameKind::Hello, &hello.encode());
+    let hello = Hello { instance: reader.instance, nonce: rand::random(), form };
+    let count = reader.purpose as u32;
+    let header = FrameHeader { count, ..FrameHeader::new(FrameKind::Hello) };
+    let hello = greeting(header, &hello.encode());
     queue_greeting(&mut link, &hello, &[0; TAG_BYTES]);
     link.flush().await?;
     let frame = link.next().await?;
     let payload = expect(&mut link, &frame, FrameKind::Challenge).await?;
-    let keys = SessionKeys::new(fleet, &hello, &greeting(FrameKind::Challenge, &payload));
+    let challenge = greeting(FrameHeader::new(FrameKind::Challenge), &payload);
+    let keys = SessionKeys::new(&reader.key, &hello, &challenge);
     if !are_equal(&frame.tag, &keys.holder_proof) {
         return Err(LinkError::Forged(FrameKind::Challenge));
     }
-    queue_greeting(&mut link, &greeting(FrameKind::Proof, &[]), &keys.reader_proof);
+    let proof = greeting(FrameHeader::new(FrameKind::Proof), &[]);
+    queue_greeting(&mut link, &proof, &keys.reader_proof);
     link.flush().await?;
     link.secure(&keys, true);
     let frame = link.next().await?;
@@ -54,20 +81,20 @@ async fn introduce_unbounded(
     Ok(link)
 }
 
-/// The handshake as the agent that holds blocks of this form.
+/// The handshake as the agent that holds blocks in these stores, with a reader at this address.
 pub(crate) async fn receive(
     stream: TcpStream,
-    fleet: &FleetKey,
-    form: BlockForm,
+    from: IpAddr,
+    stores: &dyn LendingStores,
 ) -> Result<Reader, LinkError> {
-    let within = timeout(HANDSHAKE_TIMEOUT, receive_unbounded(stream, fleet, form));
+    let within = timeout(HANDSHAKE_TIMEOUT, receive_unbounded(stream, from, stores));
     within.await.map_err(|_| LinkError::Late)?
 }
 
 async fn receive_unbounded(
     stream: TcpStream,
-    fleet: &FleetKey,
-    form: BlockForm,
+    from: IpAddr,
+    stores: &dyn LendingStores,
 ) -> Result<Reader, LinkError> {
     let mut link = Link::holder(stream)?;
     let frame = match link.next().await {
@@ -78,9 +105,15 @@ async fn receive_unbounded(
         frame => frame?,
     };
     let payload = expect(&mut link, &frame, FrameKind::Hello).await?;
+    let purpose = ReaderPurpose::of_header(&frame.header)?;
     let hello = Hello::decode(&payload)?;
-    let challenge = greeting(FrameKind::Challenge, &rand::random::<[u8; 32]>());
-    let keys = SessionKeys::new(fleet, &greeting(FrameKind::Hello, &payload), &challenge);
+    let store = stores.find(purpose, hello.instance).ok_or(LinkError::Unknown)?;
+    if !store.key.covers(from) {
+        return Err(LinkError::Distrusted);
+    }
+    let header = FrameHeader::new(FrameKind::Challenge);
+    let challenge = greeting(header, &rand::random::<[u8; 32]>());
+    let keys = SessionKeys::new(&store.key, &greeting(frame.header, &payload), &challenge);
     queue_greeting(&mut link, &challenge, &keys.holder_proof);
     link.flush().await?;
     let frame = link.next().await?;
@@ -90,13 +123,13 @@ async fn receive_unbounded(
     }
     link.secure(&keys, false);
     // Only a proven reader is told what KV is here.
-    if hello.form != form {
-        let (here, there) = (describe(form), describe(hello.form));
+    if hello.form != store.form {
+        let (here, there) = (describe(store.form), describe(hello.form));
         return refuse(link, &format!("the holder has KV of {here}, not of {there}")).await;
     }
     link.queue(FrameHeader::new(FrameKind::Welcome), &[]);
     link.flush().await?;
-    Ok(Reader { link, instance: hello.instance })
+    Ok(Reader { link, instance: hello.instance, store })
 }
 
 /// Tells the reader why there is no KV for it.
@@ -119,8 +152,8 @@ async fn expect(link: &mut Link, frame: &Incoming, kind: FrameKind) -> Result<Ve
 }
 
 /// A frame of the handshake without its tag.
-fn greeting(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { length: payload.len() as u32, ..FrameHeader::new(kind) };
+fn greeting(header: FrameHeader, payload: &[u8]) -> Vec<u8> {
+    let header = FrameHeader { length: payload.len() as u32, ..header };
     [&header.encode(), payload].concat()
 }
 

@@ -13,6 +13,9 @@
 //! believed, and there a tag is XXH3: it covers everything but KV, and the block's checksum covers
 //! the KV.
 //!
+//! A hand-over has a secret of its own and hides what it moves: its payloads travel encrypted
+//! (AES-256-GCM), and a tag is the cipher's, over header, name and payload.
+//!
 //! # Nonces
 //!
 //! A nonce that came twice under one key would give that key's authentication away. None does:
@@ -20,7 +23,8 @@
 //! - A key is of one direction of one connection: it is derived from both sides' random numbers, and
 //!   is nowhere kept.
 //! - A nonce is the frame's sequence number, which its sender counts up with every frame, and the
-//!   number of the piece within the frame. The reader takes the number that it expects, not one that
+//!   number of the piece within the frame; an encrypted payload has the last number instead, and
+//!   each frame has a tag in one way only. The reader takes the number that it expects, not one that
 //!   a stranger wrote.
 //! - After [`super::link::FRAMES_MAX`] frames the connection ends and the next one has new keys: at
 //!   most 2^48 blocks of AES under one key. A frame that is forged ends the connection at once, so
@@ -28,7 +32,9 @@
 
 use super::slot_part::{PIECE, SlotPart};
 use super::wire::{HEADER_BYTES, TAG_BYTES};
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag as CipherTag, UnboundKey,
+};
 use stator_protos::name::BlockName;
 use std::fmt;
 use std::net::IpAddr;
@@ -42,12 +48,21 @@ const CONTEXT: &str = "stator 2026 transfer of KV blocks";
 pub struct FleetKey {
     key: [u8; 32],
     is_secret: bool,
+    /// Whether frames under it are encrypted.
+    is_hidden: bool,
 }
 
 impl FleetKey {
     /// The key of a fleet with this secret.
     pub fn of_secret(secret: &[u8]) -> Self {
-        Self { key: blake3::derive_key(CONTEXT, secret), is_secret: true }
+        Self { key: blake3::derive_key(CONTEXT, secret), is_secret: true, is_hidden: false }
+    }
+
+    /// The key of one hand-over, whose reader drew `token` and gave it to the holder on a channel that
+    /// both trust. Where there is a fleet secret, knowing the token is not enough.
+    pub fn of_handover(&self, token: &[u8; 32]) -> Self {
+        let key = *blake3::keyed_hash(&self.key, token).as_bytes();
+        Self { key, is_secret: true, is_hidden: true }
     }
 
     /// Whether strangers do not know it.
@@ -64,7 +79,7 @@ impl FleetKey {
 impl Default for FleetKey {
     /// The key of fleets without a secret, which everybody knows.
     fn default() -> Self {
-        Self { key: blake3::derive_key(CONTEXT, &[]), is_secret: false }
+        Self { key: blake3::derive_key(CONTEXT, &[]), is_secret: false, is_hidden: false }
     }
 }
 
@@ -99,7 +114,7 @@ impl SessionKeys {
             *hasher.update(&[purpose]).update(transcript.as_bytes()).finalize().as_bytes()
         };
         let proof = |purpose| *derive(purpose).first_chunk().expect("it has 32 bytes");
-        let frames = |purpose| FrameKey::new(&derive(purpose), fleet.is_secret);
+        let frames = |purpose| FrameKey::new(&derive(purpose), fleet);
         Self {
             holder_proof: proof(1),
             reader_proof: proof(2),
@@ -114,25 +129,39 @@ impl SessionKeys {
 pub(crate) enum FrameKey {
     /// Nobody else knows it.
     Secret(Box<LessSafeKey>),
+    /// Nobody else knows it, and payloads are encrypted.
+    Hidden(Box<LessSafeKey>),
     /// All know it.
     Known([u8; 32]),
 }
 
 impl FrameKey {
-    fn new(key: &[u8; 32], is_secret: bool) -> Self {
-        if !is_secret {
+    fn new(key: &[u8; 32], fleet: &FleetKey) -> Self {
+        if !fleet.is_secret {
             return Self::Known(*key);
+        }
+        if fleet.is_hidden {
+            let key = UnboundKey::new(&AES_256_GCM, key).expect("it has 32 bytes");
+            return Self::Hidden(Box::new(LessSafeKey::new(key)));
         }
         let half = &key[..AES_128_GCM.key_len()];
         let key = UnboundKey::new(&AES_128_GCM, half).expect("half of 32 bytes");
         Self::Secret(Box::new(LessSafeKey::new(key)))
     }
 
+    /// The cipher of payloads, if they are encrypted.
+    pub(crate) fn cipher(&self) -> Option<FrameCipher<'_>> {
+        match self {
+            Self::Hidden(key) => Some(FrameCipher(key)),
+            Self::Secret(_) | Self::Known(_) => None,
+        }
+    }
+
     /// The tag of a frame without KV.
     pub(crate) fn tag(&self, sequence: u64, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Tag {
         match self {
             Self::Known(key) => known_tag(&[key, header, payload]),
-            Self::Secret(key) => {
+            Self::Secret(key) | Self::Hidden(key) => {
                 let mut chain = TagChain::new(key, sequence, header);
                 let mut space = [0; PIECE];
                 for piece in payload.chunks(PIECE) {
@@ -156,7 +185,7 @@ impl FrameKey {
         // The header says by its kind that a name follows.
         match self {
             Self::Known(key) => known_tag(&[key, header, &name.to_bytes()]),
-            Self::Secret(key) => {
+            Self::Secret(key) | Self::Hidden(key) => {
                 let start = [&header[..], &name.to_bytes()].concat();
                 let mut chain = TagChain::new(key, sequence, &start);
                 part.each_piece(|piece| chain.add(piece));
@@ -164,6 +193,57 @@ impl FrameKey {
             }
         }
     }
+}
+
+/// Encrypts the payloads of one direction of a connection.
+pub(crate) struct FrameCipher<'a>(&'a LessSafeKey);
+
+impl FrameCipher<'_> {
+    /// Encrypts the payload of the frame with this number, which for KV is a part of the block with
+    /// this name.
+    pub(crate) fn seal(
+        &self,
+        sequence: u64,
+        header: &[u8; HEADER_BYTES],
+        name: Option<BlockName>,
+        payload: &mut [u8],
+    ) -> Tag {
+        let (nonce, aad) = (nonce(sequence, u32::MAX), aad(header, name));
+        let sealed = self.0.seal_in_place_separate_tag(nonce, aad, payload);
+        let sealed = sealed.expect("no frame has the 64 GiB that are too many");
+        let mut tag = Tag::default();
+        tag.copy_from_slice(sealed.as_ref());
+        tag
+    }
+
+    /// Decrypts a payload. False if it is not what was sent; then it is anything.
+    #[must_use]
+    pub(crate) fn open(
+        &self,
+        sequence: u64,
+        header: &[u8; HEADER_BYTES],
+        name: Option<BlockName>,
+        tag: &Tag,
+        payload: &mut [u8],
+    ) -> bool {
+        let (nonce, aad) = (nonce(sequence, u32::MAX), aad(header, name));
+        let tag = CipherTag::from(*tag);
+        self.0.open_in_place_separate_tag(nonce, aad, tag, payload, 0..).is_ok()
+    }
+}
+
+/// The nonce of a piece of a frame.
+fn nonce(sequence: u64, piece: u32) -> Nonce {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(&sequence.to_le_bytes());
+    nonce[8..].copy_from_slice(&piece.to_le_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+/// Whatever else the tag of an encrypted frame covers.
+fn aad(header: &[u8; HEADER_BYTES], name: Option<BlockName>) -> Aad<Vec<u8>> {
+    let name = name.map(BlockName::to_bytes);
+    Aad::from([&header[..], name.as_ref().map_or(&[], |name| &name[..])].concat())
 }
 
 /// The tag of a frame whose pieces come one after the other.
@@ -191,11 +271,8 @@ impl<'a> TagChain<'a> {
     }
 
     fn link(&mut self, before: &[u8], piece: &mut [u8]) {
-        let mut nonce = [0; NONCE_LEN];
-        nonce[..8].copy_from_slice(&self.sequence.to_le_bytes());
-        nonce[8..].copy_from_slice(&self.piece.to_le_bytes());
+        let nonce = nonce(self.sequence, self.piece);
         self.piece += 1;
-        let nonce = Nonce::assume_unique_for_key(nonce);
         let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(before), piece);
         let sealed = sealed.expect("no piece has the 64 GiB that are too many");
         self.tag.copy_from_slice(sealed.as_ref());
@@ -310,6 +387,40 @@ mod tests {
             assert!(!covers(address), "{address}");
             assert!(FleetKey::of_secret(b"secret").covers(address.parse().unwrap()));
         }
+    }
+
+    #[test]
+    fn an_encrypted_frame_is_of_key_number_header_name_and_payload() {
+        let fleet = FleetKey::default().of_handover(&[1; 32]);
+        let (to_reader, to_holder) =
+            (key(&fleet, 1), SessionKeys::new(&fleet, b"hello", &[1]).to_holder);
+        let (cipher, other) = (to_reader.cipher().unwrap(), to_holder.cipher().unwrap());
+        let (header, name) = ([1; HEADER_BYTES], Some(BlockName(2)));
+        let mut sealed = *b"eight by";
+        let tag = cipher.seal(5, &header, name, &mut sealed);
+        assert_ne!(&sealed, b"eight by");
+        let mut kv = sealed;
+        assert!(cipher.open(5, &header, name, &tag, &mut kv));
+        assert_eq!(&kv, b"eight by");
+        assert!(!other.open(5, &header, name, &tag, &mut sealed.clone()));
+        assert!(!cipher.open(6, &header, name, &tag, &mut sealed.clone()));
+        assert!(!cipher.open(5, &[2; HEADER_BYTES], name, &tag, &mut sealed.clone()));
+        assert!(!cipher.open(5, &header, Some(BlockName(3)), &tag, &mut sealed.clone()));
+        assert!(!cipher.open(5, &header, None, &tag, &mut sealed.clone()));
+        sealed[7] ^= 1;
+        assert!(!cipher.open(5, &header, name, &tag, &mut sealed));
+        assert!(key(&FleetKey::of_secret(b"secret"), 1).cipher().is_none());
+    }
+
+    #[test]
+    fn the_key_of_a_hand_over_is_of_secret_and_token() {
+        let secret = FleetKey::of_secret(b"correct-horse-battery");
+        let key = secret.of_handover(&[1; 32]);
+        assert!(key == secret.of_handover(&[1; 32]));
+        assert!(key != secret.of_handover(&[2; 32]));
+        assert!(key != FleetKey::default().of_handover(&[1; 32]));
+        // The token is as good as a secret.
+        assert!(FleetKey::default().of_handover(&[1; 32]).covers([10, 0, 0, 1].into()));
     }
 
     #[test]

@@ -36,6 +36,12 @@ pub enum LinkError {
     /// The other side refuses to exchange KV.
     #[error("refused: {0}")]
     Refused(String),
+    /// No store here is for this reader.
+    #[error("nothing is lent to this reader")]
+    Unknown,
+    /// A reader on another machine, where no secret vouches for readers.
+    #[error("no fleet secret vouches for this reader")]
+    Distrusted,
     /// The other side did not answer in time.
     #[error("no answer in time")]
     Late,
@@ -142,6 +148,11 @@ impl Link {
     pub(crate) fn queue(&mut self, header: FrameHeader, payload: &[u8]) {
         let (sequence, bytes) = self.outgoing.number(header, payload.len());
         let key = self.outgoing.key.as_ref();
+        if let Some(cipher) = key.and_then(FrameKey::cipher) {
+            let mut payload = payload.to_vec();
+            let tag = cipher.seal(sequence, &bytes, None, &mut payload);
+            return self.queue_tagged(&bytes, &tag, &payload);
+        }
         let tag = key.map_or([0; TAG_BYTES], |key| key.tag(sequence, &bytes, payload));
         self.queue_tagged(&bytes, &tag, payload);
     }
@@ -212,6 +223,17 @@ impl Link {
         };
         let (sequence, header) = self.outgoing.number(header, part.len());
         let key = self.outgoing.key.as_ref().ok_or(LinkError::Unexpected(FrameKind::Data))?;
+        if let Some(cipher) = key.cipher() {
+            // Encrypted where it is sent from, so that there is one copy.
+            let start = self.outbox.len() + HEAD_BYTES;
+            self.outbox.extend_from_slice(&header);
+            self.outbox.resize(start + part.len(), 0);
+            let (head, kv) = self.outbox.split_at_mut(start);
+            part.read(kv);
+            let tag = cipher.seal(sequence, &header, Some(cargo.name), kv);
+            head[start - TAG_BYTES..].copy_from_slice(&tag);
+            return self.flush().await;
+        }
         let tag = key.tag_kv(sequence, &header, cargo.name, part);
         self.queue_tagged(&header, &tag, &[]);
         self.flush_with(SendFlags::MORE).await?;
@@ -258,14 +280,14 @@ impl Link {
         }
         let length = frame.header.length as usize;
         self.fill(length).await?;
-        let payload = self.inbox[self.used..][..length].to_vec();
+        let mut payload = self.inbox[self.used..][..length].to_vec();
         self.used += length;
-        if let Some(key) = &self.incoming.key
-            && !are_equal(&frame.tag, &key.tag(frame.sequence, &frame.bytes, &payload))
-        {
-            return Err(LinkError::Forged(frame.header.kind));
-        }
-        Ok(payload)
+        let Incoming { header, bytes, tag, sequence } = frame;
+        let is_genuine = self.incoming.key.as_ref().is_none_or(|key| match key.cipher() {
+            Some(cipher) => cipher.open(*sequence, bytes, None, tag, &mut payload),
+            None => are_equal(tag, &key.tag(*sequence, bytes, &payload)),
+        });
+        is_genuine.then_some(payload).ok_or(LinkError::Forged(header.kind))
     }
 
     /// Reads KV right into its slot and checks that it is genuine.
@@ -302,12 +324,10 @@ impl Link {
         name: BlockName,
         landing: &(dyn Landing + Sync),
     ) -> Result<Landed, LinkError> {
-        let Incoming { header, bytes, tag, sequence } = frame;
+        let header = &frame.header;
         let key = self.incoming.key.as_ref().ok_or(LinkError::Unexpected(header.kind))?;
         let mut is_genuine = false;
-        let is_open = landing.with(&mut |part| {
-            is_genuine = are_equal(tag, &key.tag_kv(*sequence, bytes, name, part));
-        });
+        let is_open = landing.with(&mut |part| is_genuine = is_genuine_kv(key, frame, name, part));
         match (is_open, is_genuine) {
             (true, true) => Ok(Landed::Whole),
             (true, false) => Err(LinkError::Forged(header.kind)),
@@ -353,6 +373,22 @@ impl Lane {
         self.sequence += u64::from(self.key.is_some());
         (sequence, header.encode())
     }
+}
+
+/// Whether KV in its slot is what was sent. KV that came encrypted is decrypted there.
+fn is_genuine_kv(key: &FrameKey, frame: &Incoming, name: BlockName, part: &SlotPart<'_>) -> bool {
+    let Incoming { header, bytes, tag, sequence } = frame;
+    // What a frame vouches for came another way, in the clear.
+    let Some(cipher) = key.cipher().filter(|_| header.kind == FrameKind::Data) else {
+        return are_equal(tag, &key.tag_kv(*sequence, bytes, name, part));
+    };
+    let mut kv = vec![0; part.len()];
+    part.read(&mut kv);
+    let is_genuine = cipher.open(*sequence, bytes, Some(name), tag, &mut kv);
+    if is_genuine {
+        part.write_start(&kv);
+    }
+    is_genuine
 }
 
 /// Bytes that a call has moved, 0 where it would have to wait.

@@ -18,6 +18,9 @@ const GRACE: Duration = Duration::from_millis(400);
 
 /// The store that blocks are lent from.
 pub trait Lender: Send + Sync {
+    /// A reader has proved that it may read.
+    fn welcome(&self) {}
+
     /// Pins the leading blocks of `names` that are in memory, or soon will be, until
     /// [`Lender::release`] of the same loan. The caller may drop the future, and then releases the
     /// loan too.

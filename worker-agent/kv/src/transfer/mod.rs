@@ -8,6 +8,9 @@
 //! A part that was lost with its connection is asked for again on another one, under the same
 //! lease.
 //!
+//! A reader reads from the tiers of the holder, or a prompt that the holder's engine has computed for
+//! it (a *hand-over*, [`ReaderPurpose`]). Both ways are the same but for the store and the key.
+//!
 //! Neither side copies KV but to and from its sockets. Start reading at [`wire`].
 
 pub mod assembly;
@@ -16,15 +19,20 @@ mod handshake;
 mod keys;
 mod link;
 mod loans;
+mod purpose;
 mod server;
 mod slot_part;
+mod stores;
 pub mod wire;
 
 pub use keys::FleetKey;
 pub use link::LinkError;
 pub use loans::{Lender, LentBlock};
+pub use purpose::ReaderPurpose;
 pub use server::TransferServer;
+pub use stores::{LendingStore, LendingStores};
 
+pub use handshake::ReaderIdentity;
 pub(crate) use handshake::introduce;
 pub(crate) use link::{Incoming, Landed, Landing, Link};
 pub(crate) use slot_part::SlotPart;

@@ -1,14 +1,12 @@
 //! The agent that holds blocks: answers those that read them.
 
-use super::direct::DirectWay;
 use super::handshake::{Reader, receive};
-use super::keys::FleetKey;
 use super::link::{Cargo, Incoming, Link, LinkError};
-use super::loans::{Lender, Loan, ReaderTicket, Readers};
+use super::loans::{Loan, ReaderTicket, Readers};
 use super::slot_part::SlotPart;
+use super::stores::{LendingStore, LendingStores};
 use super::wire::{FrameHeader, FrameKind, decode_names, encode_checksums, encode_slots};
-use crate::BlockForm;
-use crate::arena::Arena;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,9 +14,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
 /// Connections at once; others are closed.
-const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 1024;
 /// Longest time of a lease, whatever the reader wants.
 const LEASE_MAX: Duration = Duration::from_secs(10);
+/// Longest time that a reader waits for the answer to its wish for a lease. A reader that hears
+/// nothing for longer takes the holder to be dead, so a holder that needs longer says that it is busy.
+const LENDING_MAX: Duration = Duration::from_millis(500);
 /// Time after which a silent connection is closed.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// Time between two searches for leases that have ended.
@@ -29,16 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Lends blocks to other agents of the fleet and sends their KV.
 #[derive(Clone)]
 pub struct TransferServer {
-    /// Memory of the blocks.
-    pub arena: Arc<Arena>,
-    /// The store that knows which block is where, and keeps it there.
-    pub lender: Arc<dyn Lender>,
-    /// Form of the blocks.
-    pub form: BlockForm,
-    /// Key of the fleet. Without a secret only readers on this machine are answered.
-    pub key: FleetKey,
-    /// The way in which readers may read the arena by themselves, if there is one.
-    pub direct: Option<Arc<dyn DirectWay>>,
+    stores: Arc<dyn LendingStores>,
 }
 
 /// Says in which slots the blocks of a lease are.
@@ -53,6 +45,11 @@ fn locate(link: &mut Link, transfer: u64, reader: &ReaderTicket) {
 }
 
 impl TransferServer {
+    /// Lends from these stores.
+    pub fn new(stores: Arc<dyn LendingStores>) -> Self {
+        Self { stores }
+    }
+
     /// Answers readers that connect to `listener`.
     ///
     /// # Cancel safety
@@ -76,17 +73,18 @@ impl TransferServer {
                 }
             };
             match accepted {
-                Ok((_, from)) if !server.key.covers(from.ip()) => {
-                    tracing::warn!(%from, "reader refused: no fleet secret vouches for it");
-                }
                 Ok((_, from)) if connections.len() >= CONNECTIONS_MAX => {
                     tracing::warn!(%from, limit = CONNECTIONS_MAX, "too many readers");
                 }
                 Ok((stream, from)) => {
                     let (server, readers) = (server.clone(), readers.clone());
                     connections.spawn(async move {
-                        if let Err(error) = server.serve(stream, &readers).await {
-                            tracing::debug!(%from, %error, "reader has gone");
+                        match server.serve(stream, from, &readers).await {
+                            Err(error @ LinkError::Distrusted) => {
+                                tracing::warn!(%from, %error, "reader refused");
+                            }
+                            Err(error) => tracing::debug!(%from, %error, "reader has gone"),
+                            Ok(()) => {}
                         }
                     });
                 }
@@ -98,8 +96,15 @@ impl TransferServer {
         }
     }
 
-    async fn serve(&self, stream: TcpStream, readers: &Arc<Readers>) -> Result<(), LinkError> {
-        let Reader { mut link, instance } = receive(stream, &self.key, self.form).await?;
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        readers: &Arc<Readers>,
+    ) -> Result<(), LinkError> {
+        let received = receive(stream, from.ip(), &*self.stores).await?;
+        let Reader { mut link, instance, store } = received;
+        store.lender.welcome();
         let reader = readers.enter(instance);
         loop {
             // Answers go out together where questions came together.
@@ -110,12 +115,15 @@ impl TransferServer {
             // A tag is checked with the payload, so every frame is read whole before it is heeded.
             let payload = link.payload(&frame).await?;
             match frame.header.kind {
-                FrameKind::Lease => self.lend(&mut link, &frame, &payload, &reader).await?,
-                FrameKind::Read => self.send(&mut link, &frame, &reader).await?,
-                FrameKind::Vouch => self.vouch(&mut link, &frame, &reader)?,
+                FrameKind::Lease => {
+                    let loan = loan(&store, &frame, &payload).await;
+                    lend(&mut link, loan, &reader);
+                }
+                FrameKind::Read => send(&store, &mut link, &frame, &reader).await?,
+                FrameKind::Vouch => vouch(&store, &mut link, &frame, &reader)?,
                 FrameKind::End => reader.end(frame.header.transfer),
                 FrameKind::Describe => {
-                    let words = self.direct.as_ref().map_or(&[][..], |way| way.description());
+                    let words = store.direct.as_ref().map_or(&[][..], |way| way.description());
                     link.queue(FrameHeader::new(FrameKind::Described), words);
                 }
                 FrameKind::Locate => locate(&mut link, frame.header.transfer, &reader),
@@ -123,74 +131,72 @@ impl TransferServer {
             }
         }
     }
+}
 
-    /// Leases the leading blocks that are here.
-    async fn lend(
-        &self,
-        link: &mut Link,
-        frame: &Incoming,
-        payload: &[u8],
-        reader: &ReaderTicket,
-    ) -> Result<(), LinkError> {
-        let wanted = Duration::from_millis(u64::from(frame.header.count)).min(LEASE_MAX);
-        let until = Instant::now() + wanted;
-        let lending = Loan::of(self.lender.clone(), decode_names(payload), until);
-        let loan = timeout_at(until, lending).await.ok().map(Arc::new);
-        // An empty loan is none: there is nothing to read and nothing to end.
-        let (number, blocks) = match &loan {
-            Some(loan) if loan.blocks.is_empty() => (0, &[][..]),
-            Some(loan) if reader.keep(loan.clone()) => (loan.number, &loan.blocks[..]),
-            Some(_) | None => {
-                link.queue(FrameHeader::new(FrameKind::Busy), &[]);
-                return Ok(());
-            }
-        };
-        let header = FrameHeader { transfer: number, ..FrameHeader::new(FrameKind::Leased) };
-        link.queue(header, &encode_checksums(blocks.iter().map(|block| block.checksum)));
-        Ok(())
-    }
+/// The leading blocks that a reader asks for, as far as they are here; `None` if that takes too long.
+async fn loan(store: &LendingStore, frame: &Incoming, payload: &[u8]) -> Option<Arc<Loan>> {
+    let now = Instant::now();
+    let wanted = Duration::from_millis(u64::from(frame.header.count)).min(LEASE_MAX);
+    let lending = Loan::of(store.lender.clone(), decode_names(payload), now + wanted);
+    timeout_at(now + wanted.min(LENDING_MAX), lending).await.ok().map(Arc::new)
+}
 
-    /// Sends the part of a block that the reader has room for.
-    async fn send(
-        &self,
-        link: &mut Link,
-        frame: &Incoming,
-        reader: &ReaderTicket,
-    ) -> Result<(), LinkError> {
-        let Some(loan) = reader.live(frame.header.transfer) else {
-            gone(link, frame.header.transfer);
-            return Ok(());
-        };
-        let cargo = self.cargo(&loan, frame)?;
-        // The pins last as long as this loan, so the slot must not be read after its deadline. A
-        // frame that is cut there ends the connection, and the reader comes back.
-        timeout_at(loan.deadline, link.send_kv(&cargo)).await.map_err(|_| LinkError::Late)?
-    }
+/// Answers with a lease of the blocks of a loan.
+fn lend(link: &mut Link, loan: Option<Arc<Loan>>, reader: &ReaderTicket) {
+    // An empty loan is none: there is nothing to read and nothing to end.
+    let (number, blocks) = match &loan {
+        Some(loan) if loan.blocks.is_empty() => (0, &[][..]),
+        Some(loan) if reader.keep(loan.clone()) => (loan.number, &loan.blocks[..]),
+        Some(_) | None => return link.queue(FrameHeader::new(FrameKind::Busy), &[]),
+    };
+    let header = FrameHeader { transfer: number, ..FrameHeader::new(FrameKind::Leased) };
+    link.queue(header, &encode_checksums(blocks.iter().map(|block| block.checksum)));
+}
 
-    /// Vouches for the part of a block that the reader read by itself.
-    fn vouch(
-        &self,
-        link: &mut Link,
-        frame: &Incoming,
-        reader: &ReaderTicket,
-    ) -> Result<(), LinkError> {
-        match reader.live(frame.header.transfer) {
-            Some(loan) => link.queue_vouched(&self.cargo(&loan, frame)?),
-            None => gone(link, frame.header.transfer),
-        }
-        Ok(())
-    }
+/// Sends the part of a block that the reader has room for.
+async fn send(
+    store: &LendingStore,
+    link: &mut Link,
+    frame: &Incoming,
+    reader: &ReaderTicket,
+) -> Result<(), LinkError> {
+    let Some(loan) = reader.live(frame.header.transfer) else {
+        gone(link, frame.header.transfer);
+        return Ok(());
+    };
+    let cargo = cargo(store, &loan, frame)?;
+    // The pins last as long as this loan, so the slot must not be read after its deadline. A
+    // frame that is cut there ends the connection, and the reader comes back.
+    timeout_at(loan.deadline, link.send_kv(&cargo)).await.map_err(|_| LinkError::Late)?
+}
 
-    /// The part of a block of a lease that a frame asks for.
-    fn cargo(&self, loan: &Loan, frame: &Incoming) -> Result<Cargo<'_>, LinkError> {
-        let FrameHeader { kind, place, transfer, offset, count, .. } = frame.header;
-        let range = offset as usize..offset as usize + count as usize;
-        let block = loan.blocks.get(place as usize);
-        let block = block.filter(|_| range.end <= self.form.block_bytes);
-        let block = block.ok_or(LinkError::Unexpected(kind))?;
-        let part = SlotPart { arena: &self.arena, slot: block.slot, range };
-        Ok(Cargo { part, name: loan.names[place as usize], place, transfer })
+/// Vouches for the part of a block that the reader read by itself.
+fn vouch(
+    store: &LendingStore,
+    link: &mut Link,
+    frame: &Incoming,
+    reader: &ReaderTicket,
+) -> Result<(), LinkError> {
+    match reader.live(frame.header.transfer) {
+        Some(loan) => link.queue_vouched(&cargo(store, &loan, frame)?),
+        None => gone(link, frame.header.transfer),
     }
+    Ok(())
+}
+
+/// The part of a block of a lease that a frame asks for.
+fn cargo<'a>(
+    store: &'a LendingStore,
+    loan: &Loan,
+    frame: &Incoming,
+) -> Result<Cargo<'a>, LinkError> {
+    let FrameHeader { kind, place, transfer, offset, count, .. } = frame.header;
+    let range = offset as usize..offset as usize + count as usize;
+    let block = loan.blocks.get(place as usize);
+    let block = block.filter(|_| range.end <= store.form.block_bytes);
+    let block = block.ok_or(LinkError::Unexpected(kind))?;
+    let part = SlotPart { arena: &store.arena, slot: block.slot, range };
+    Ok(Cargo { part, name: loan.names[place as usize], place, transfer })
 }
 
 /// Says that there is no such lease, or no more.

@@ -42,6 +42,11 @@ impl SlotPart<'_> {
         self.arena.write_part(self.slot, self.range.start, bytes);
     }
 
+    /// Copies all bytes to `kv`, which is as long as the part.
+    pub(crate) fn read(&self, kv: &mut [u8]) {
+        self.arena.read_part(self.slot, self.range.start, kv);
+    }
+
     /// Shows all bytes in order, in copies, which may be changed: engine processes may write to the
     /// arena whenever they like, and bytes that a hash reads must not change meanwhile.
     pub(crate) fn each_piece(&self, mut look: impl FnMut(&mut [u8])) {

@@ -34,7 +34,7 @@ const NONCE_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// `>` Who reads, and the form of its KV. Payload: [`Hello`].
+    /// `>` Who reads, and the form of its KV. `count`: [`super::ReaderPurpose`]. Payload: [`Hello`].
     Hello = 1,
     /// `<` A random number. Its tag proves that the holder knows the fleet's key.
     Challenge = 2,

@@ -1,6 +1,7 @@
 use super::own::TierOrder;
 use super::*;
 use crate::config::{KvDiskSettings, KvTierSettings};
+use crate::kv::lending::KvLending;
 use crate::kv::peers::{KvHolder, KvPeers};
 use stator_engine::cpu::{self, CpuEngine};
 use stator_engine::model_files::ModelFiles;
@@ -69,7 +70,8 @@ fn counted_workers(
 async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let peers = KvPeers::new(FleetKey::of_secret(secret), Some((listener, address.clone())), None);
+    let lending = KvLending::new(listener, None).unwrap();
+    let peers = KvPeers::new(FleetKey::of_secret(secret), Some(lending), None);
     let order = TierOrder {
         settings: settings(None),
         metrics: KvMetrics::default(),

@@ -104,7 +104,7 @@ fn pair_of(
     let shelf = Shelf::new(BLOCKS as u32, BLOCK_BYTES);
     let way = Arc::new(FakeWay { arena: shelf.arena.clone(), fate, gate });
     assert!(shelf.direct.set(way.clone()).is_ok());
-    let settings = PeerSettings { read_deadline: deadline, ..settings() };
+    let settings = PeerSettings { read_deadline: deadline, silence: deadline, ..settings() };
     let reading = Reading::new(form(BLOCK_BYTES), key, settings);
     reading.tier.read_directly(DirectReads { way, bytes: Counter::default() });
     (shelf, reading)

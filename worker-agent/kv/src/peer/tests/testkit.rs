@@ -5,7 +5,7 @@ use crate::checksum::checksum;
 use crate::peer::{PeerSettings, PeerTier};
 use crate::tier::{Tier, TierError, TierRead, TierReport, Urgency};
 use crate::transfer::direct::DirectWay;
-use crate::transfer::{FleetKey, Lender, LentBlock, TransferServer};
+use crate::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
 use crate::{Block, BlockForm, Checksum, SlotId};
 use futures::future::{BoxFuture, ready};
 use parking_lot::Mutex;
@@ -71,7 +71,8 @@ impl Shelf {
         let address = listener.local_addr().unwrap();
         let (arena, lender) = (self.arena.clone(), self.clone());
         let direct = self.direct.get().cloned();
-        let server = TransferServer { arena, lender, form: form(self.block_bytes()), key, direct };
+        let store = LendingStore { arena, lender, form: form(self.block_bytes()), key, direct };
+        let server = TransferServer::new(Arc::new(store));
         let mut task = JoinSet::new();
         task.spawn(server.run(listener));
         Served { address, task }
@@ -211,7 +212,8 @@ pub(crate) struct Reading {
 
 /// Settings for blocks in several small frames.
 pub(crate) fn settings() -> PeerSettings {
-    PeerSettings { frame_bytes: 4096, read_deadline: PATIENCE, ..PeerSettings::default() }
+    let (read_deadline, silence) = (PATIENCE, PATIENCE);
+    PeerSettings { frame_bytes: 4096, read_deadline, silence, ..PeerSettings::default() }
 }
 
 impl Reading {
