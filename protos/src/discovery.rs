@@ -80,6 +80,9 @@ pub struct ProfileRecord {
     /// With [`Role::Decode`]: they answer only where another worker computes the prompt.
     #[serde(skip_serializing_if = "is_default")]
     pub needs_prefill: bool,
+    /// Whether their engine makes vectors of prompts: see `Sampling.pooled` of the request plane.
+    #[serde(skip_serializing_if = "is_default")]
+    pub embeds: bool,
     /// API of their engine, if it takes no token ids: see [`ModelRecord::takes_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiRecord>,

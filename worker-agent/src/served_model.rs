@@ -90,7 +90,7 @@ impl ServedModel {
         let tiers = tiers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let own = engines.into_iter().zip(tiers);
         let own = own.map(|(loaded, tiers)| OwnWorker { loaded, tiers }).collect();
-        let profile = ProfileRecord::default();
+        let profile = ProfileRecord { embeds: true, ..ProfileRecord::default() };
         Self { model, files, workers, profile, desk, engines: ModelEngines::Own(own) }
     }
 }

@@ -116,7 +116,7 @@ fn content_bytes(output: &Output) -> usize {
     let logprobs = output.logprobs.iter().chain(&output.prompt_logprobs);
     let logprobs = logprobs
         .map(|token| size_of::<TokenLogprobs>() + token.top.len() * size_of::<TopLogprob>());
-    size_of_val(&*output.token_ids) + logprobs.sum::<usize>()
+    size_of_val(&*output.token_ids) + size_of_val(&*output.pooled) + logprobs.sum::<usize>()
 }
 
 /// Appends an output, joined to the one before it where both continue the same choice. Returns
@@ -130,6 +130,7 @@ fn merge(outputs: &mut Vec<Output>, output: Output) -> bool {
             last.cached_tokens = last.cached_tokens.or(output.cached_tokens);
             last.prefill_failed |= output.prefill_failed;
             last.transfer_us = last.transfer_us.max(output.transfer_us);
+            last.pooled.extend(output.pooled);
             last.finish = output.finish;
             false
         }

@@ -134,6 +134,12 @@ impl Needs {
         }
     }
 
+    /// The same demands, and this label.
+    pub fn and(mut self, label: Label) -> Self {
+        self.required.push(label);
+        self
+    }
+
     /// The labels that a worker must have.
     pub fn required(&self) -> &[Label] {
         &self.required

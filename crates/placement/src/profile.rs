@@ -3,6 +3,9 @@
 use crate::constraint::{Adapter, Label, Profile, Role, Topology};
 use stator_protos::discovery::{self, ProfileRecord};
 
+/// Label of workers whose engine makes vectors of prompts.
+pub const EMBEDS: &str = "stator/embeds";
+
 /// The placement profile of an agent's workers.
 pub fn profile(record: &ProfileRecord) -> Profile {
     Profile {
@@ -53,7 +56,8 @@ fn places(record: &ProfileRecord) -> [(&'static str, Option<&str>); 3] {
     ]
 }
 
-/// The record's own labels, and where the workers stand, as `zone=a` and as Dynamo writes it.
+/// The record's own labels, where the workers stand, as `zone=a` and as Dynamo writes it, and what
+/// their engine does beside answering.
 ///
 /// Source: Dynamo's canonical taints, `dynamo.topology/<domain>=<value>`.
 fn labels(record: &ProfileRecord) -> Vec<Label> {
@@ -62,7 +66,8 @@ fn labels(record: &ProfileRecord) -> Vec<Label> {
     let stands = places.flat_map(|(name, value)| {
         [format!("{name}={value}"), format!("dynamo.topology/{name}={value}")]
     });
-    own.chain(stands.map(|text| Label::new(&text))).collect()
+    let embeds = record.embeds.then(|| Label::new(EMBEDS));
+    own.chain(stands.map(|text| Label::new(&text))).chain(embeds).collect()
 }
 
 /// Each part is named together with those around it: `rack 1` of two zones are two racks.

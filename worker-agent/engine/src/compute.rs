@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::TokenLogprobs;
+use super::options::Pooling;
 use super::pool::BlockId;
 use super::transfer::KvForm;
 use stator_guide::Guide;
@@ -49,6 +50,17 @@ pub struct Item<'a> {
     /// Logprobs wanted of the prompt, with this many alternatives: one entry for each token in
     /// `start + 1..=end` that exists.
     pub prompt_logprobs: Option<u32>,
+    /// The vector that is made of the prompt in the place of a token.
+    pub pool: Option<PoolItem<'a>>,
+}
+
+/// The share of an item in the vector of its prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolItem<'a> {
+    /// How the vector is made.
+    pub pooling: Pooling,
+    /// With [`Pooling::Mean`], the sum over the tokens before `start`; empty before the first.
+    pub sum: &'a [f32],
 }
 
 /// The inputs that decide a token, apart from its logits. The draw is a pure function of them, so
@@ -85,4 +97,8 @@ pub struct ItemResult {
     pub logprobs: Option<TokenLogprobs>,
     /// Logprobs of the prompt, if the item asked for them.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// If the item has a share in a vector: with [`Pooling::Mean`] the sum over all tokens before
+    /// `end`, added one after the other; with [`Pooling::Last`] the values of the last token, and
+    /// nothing before that is computed.
+    pub pooled: Vec<f32>,
 }

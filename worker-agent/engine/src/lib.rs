@@ -30,7 +30,7 @@ use stator_protos::name::BlockName;
 use named::NamedBlocks;
 use transfer::{ArrivedBlocks, KvForm};
 
-pub use options::{EngineOptions, InvalidOption, ModelInfo};
+pub use options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
 pub use stator_protos::logprobs::TokenLogprobs;
 use stator_protos::worker::Sampling;
 
@@ -200,6 +200,8 @@ pub struct Output {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// With the choice's first output: prompt tokens whose KV was already there.
     pub cached_tokens: Option<u32>,
+    /// The prompt's vector, where one was asked for in the place of tokens; empty otherwise.
+    pub pooled: Vec<f32>,
     /// Set on the choice's last output.
     pub finish: Option<Finish>,
 }
@@ -224,4 +226,6 @@ pub enum FinishReason {
     Stop(u32),
     /// `max_tokens` or the context length.
     Length,
+    /// The prompt's vector is there.
+    Pooled,
 }

@@ -18,9 +18,21 @@ pub struct EngineOptions {
     pub max_batched_tokens: u32,
     /// Longest prompt and answer together, in tokens, where it is to be shorter than the model's.
     pub context_length: Option<u32>,
+    /// How one vector is made of a prompt.
+    pub pooling: Pooling,
     /// Key of the names under which KV is reused; everybody's by default. Engines that exchange KV
     /// have the same.
     pub name_key: NameKey,
+}
+
+/// How one vector is made of the hidden values of a prompt's tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooling {
+    /// Those of the last token, which has seen all others.
+    #[default]
+    Last,
+    /// The mean of all tokens. Every token is computed anew: a cached prefix has KV alone.
+    Mean,
 }
 
 impl Default for EngineOptions {
@@ -32,6 +44,7 @@ impl Default for EngineOptions {
             max_waiting: 4096,
             max_batched_tokens: 512,
             context_length: None,
+            pooling: Pooling::default(),
             name_key: NameKey::default(),
         }
     }

@@ -51,6 +51,7 @@ pub(crate) struct Answer {
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<TokenLogprobs>,
     pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
+    pub(crate) pooled: Vec<f32>,
     pub(crate) finish: Option<Finish>,
 }
 
@@ -137,6 +138,7 @@ impl<E: Engine> Driver<E> {
         answer.tokens.extend(output.tokens);
         answer.logprobs.extend(output.logprobs);
         answer.prompt_logprobs.extend(output.prompt_logprobs);
+        answer.pooled.extend(output.pooled);
         answer.finish = output.finish;
     }
 

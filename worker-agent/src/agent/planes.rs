@@ -92,6 +92,7 @@ impl Planes {
                 handover: served.profile.handover.clone(),
                 kv_transfer: served.profile.kv_transfer.clone(),
                 needs_prefill: served.profile.needs_prefill,
+                embeds: served.profile.embeds,
                 api: served.profile.api.clone(),
                 ..settings.profile.clone()
             },

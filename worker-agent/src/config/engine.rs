@@ -2,7 +2,7 @@
 
 use super::Faults;
 use clap::{Args, ValueEnum};
-use stator_engine::EngineOptions;
+use stator_engine::{EngineOptions, Pooling};
 use stator_runtime::config::ConfigError;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +27,25 @@ pub enum EngineKind {
     Trtllm,
     /// Any server of the OpenAI API that runs already.
     Openai,
+}
+
+/// How one vector is made of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PoolingKind {
+    /// Hidden values of the last token.
+    #[default]
+    Last,
+    /// Mean of the hidden values of all tokens.
+    Mean,
+}
+
+impl From<PoolingKind> for Pooling {
+    fn from(kind: PoolingKind) -> Self {
+        match kind {
+            PoolingKind::Last => Self::Last,
+            PoolingKind::Mean => Self::Mean,
+        }
+    }
 }
 
 /// Flags that say what the workers run. `stator up` has them too.
@@ -81,6 +100,12 @@ pub struct EngineArgs {
     /// With `--engine sim` it may also be longer.
     #[arg(long, env = "STATOR_CONTEXT_LENGTH", value_name = "TOKENS")]
     pub context_length: Option<u32>,
+
+    /// How the built-in engine makes one vector of a prompt, for embeddings and scores: of the last
+    /// token's hidden values, or of the mean of all. Models for embeddings say which in their files
+    /// (`1_Pooling/config.json`). The mean reuses no cached prefix.
+    #[arg(long, env = "STATOR_POOLING", default_value = "last", value_enum, value_name = "HOW")]
+    pub pooling: PoolingKind,
 
     /// Timing that simulated workers take: the name of a GPU and model pair, or `none` for no
     /// time at all.
@@ -151,6 +176,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
             max_waiting: args.max_waiting,
             max_batched_tokens: args.max_batched_tokens.unwrap_or(batched),
             context_length: args.context_length,
+            pooling: args.pooling.into(),
             ..EngineOptions::default()
         };
         // All faults are gathered, so that one start shows every one of them.

@@ -15,6 +15,8 @@ use std::task::{Context, Poll};
 
 /// Outputs in one frame at most; what is left goes with the next.
 const MAX_OUTPUTS_PER_FRAME: usize = 4096;
+/// Values of vectors in one frame at most, beside one vector: 16 MiB.
+const MAX_VALUES_PER_FRAME: usize = 4 << 20;
 /// Number of outputs that fill a frame of their own, whatever else has come.
 const ENOUGH_FOR_A_FRAME: usize = 64;
 
@@ -183,13 +185,24 @@ impl Outbox {
     fn take(&self) -> Vec<Output> {
         let mut state = self.state.lock();
         let gathered = state.outputs.len();
-        let rest = match gathered <= MAX_OUTPUTS_PER_FRAME {
+        let fits = fitting(&state.outputs);
+        let rest = match gathered <= fits {
             // The next frame is likely as large, and has not to grow to it then.
             true => Vec::with_capacity(gathered.min(ENOUGH_FOR_A_FRAME)),
-            false => state.outputs.split_off(MAX_OUTPUTS_PER_FRAME),
+            false => state.outputs.split_off(fits),
         };
         std::mem::replace(&mut state.outputs, rest)
     }
+}
+
+/// Number of outputs that the next frame has room for, at least one.
+fn fitting(outputs: &[Output]) -> usize {
+    let mut values = 0;
+    let fits = |output: &&Output| {
+        values += output.pooled.len();
+        values <= MAX_VALUES_PER_FRAME
+    };
+    outputs.iter().take(MAX_OUTPUTS_PER_FRAME).take_while(fits).count().max(1)
 }
 
 #[cfg(test)]
@@ -232,6 +245,19 @@ mod tests {
         assert_eq!(take(&outbox).await, Poll::Ready(Some(MAX_OUTPUTS_PER_FRAME)));
         assert_eq!(take(&outbox).await, Poll::Ready(Some(1)));
         assert_eq!(take(&outbox).await, Poll::Pending);
+    }
+
+    #[tokio::test]
+    async fn vectors_leave_in_frames_of_bounded_size() {
+        let outbox = Outbox::new();
+        let pooled = |values| Output { pooled: vec![0.0; values], ..Output::default() };
+        let third = MAX_VALUES_PER_FRAME / 3;
+        let mut outputs: Vec<_> = (0..4).map(|_| pooled(third)).collect();
+        outputs.push(pooled(MAX_VALUES_PER_FRAME + 1));
+        outbox.push(&mut outputs, &mut vec![]);
+        for expected in [3, 1, 1] {
+            assert_eq!(take(&outbox).await, Poll::Ready(Some(expected)));
+        }
     }
 
     #[tokio::test]

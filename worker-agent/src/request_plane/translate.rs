@@ -74,6 +74,7 @@ pub(crate) fn output(output: stator_engine::Output, request_id: u64) -> worker::
         cached_tokens: output.cached_tokens,
         prefill_failed: false,
         transfer_us: 0,
+        pooled: output.pooled,
         finish: output.finish.map(own_finish),
     }
 }
@@ -92,6 +93,7 @@ fn own_finish(given: stator_engine::Finish) -> worker::Finish {
     let reason = match given.reason {
         FinishReason::Stop(token) => Finish::Stop(Some(token)),
         FinishReason::Length => Finish::Length,
+        FinishReason::Pooled => Finish::Stop(None),
     };
     let usage = worker::Usage {
         prompt_tokens: given.prompt_tokens,
@@ -298,6 +300,7 @@ mod tests {
             logprobs: vec![],
             prompt_logprobs: vec![],
             cached_tokens: None,
+            pooled: vec![],
             finish: Some(finish),
         };
         let sent = output(given, 9);

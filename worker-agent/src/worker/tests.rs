@@ -85,6 +85,7 @@ impl Engine for Fake {
                     logprobs: vec![],
                     prompt_logprobs: vec![],
                     cached_tokens: None,
+                    pooled: vec![],
                     finish,
                 });
             }

@@ -13,6 +13,8 @@ mod kv;
 mod matrix;
 mod model;
 mod parallel;
+#[cfg(test)]
+mod pooling_tests;
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod revision_tests;
 mod rope;
@@ -33,8 +35,8 @@ pub use model::Model;
 use self::config::Config;
 use self::kv::{Kv, Layout};
 use self::model::{Activations, Logits};
-use super::compute::{Compute, Item, ItemResult};
-use super::options::{EngineOptions, InvalidOption, ModelInfo};
+use super::compute::{Compute, Item, ItemResult, PoolItem};
+use super::options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
 use super::pool::BlockId;
 use super::sampling::{self, Scratch};
 use super::scheduler::Scheduler;
@@ -89,6 +91,34 @@ pub struct CpuCompute {
 }
 
 impl CpuCompute {
+    /// The shares of items in vectors of their prompts, with the items' numbers.
+    fn pool(&self, items: &[Item<'_>]) -> Vec<(usize, Vec<f32>)> {
+        let (mut pooled, mut normed, mut row) = (Vec::new(), Vec::new(), 0);
+        for (number, item) in items.iter().enumerate() {
+            let rows = row..row + (item.end - item.start);
+            row = rows.end;
+            let Some(PoolItem { pooling, sum }) = item.pool else { continue };
+            let vector = match pooling {
+                Pooling::Last if item.end < item.tokens.len() => continue,
+                Pooling::Last => {
+                    self.model.normed_row(rows.end - 1, &self.activations, &mut normed);
+                    normed.clone()
+                }
+                Pooling::Mean => {
+                    let mut sum = sum.to_vec();
+                    for row in rows {
+                        self.model.normed_row(row, &self.activations, &mut normed);
+                        sum.resize(normed.len(), 0.0);
+                        sum.iter_mut().zip(&normed).for_each(|(sum, value)| *sum += value);
+                    }
+                    sum
+                }
+            };
+            pooled.push((number, vector));
+        }
+        pooled
+    }
+
     fn reserve(&mut self) {
         self.kv.reserve().expect("the memory was there before the engine slept");
     }
@@ -110,7 +140,9 @@ impl Compute for CpuCompute {
             wanted.extend((row + first..row + tokens).filter(|_| known));
             row += tokens;
         }
-        let logits = self.model.forward(items, &wanted, &mut self.kv, &mut self.activations);
+        self.model.forward(items, &mut self.kv, &mut self.activations);
+        let pooled = self.pool(items);
+        let logits = self.model.project_to_vocabulary(&wanted, &mut self.activations);
         let draw = |scratch: &mut Scratch, (item, start): (&Item<'_>, &usize)| {
             result(item, *start, logits, scratch)
         };
@@ -121,6 +153,7 @@ impl Compute for CpuCompute {
             let parallel = items.par_iter().zip(&starts).map_init(Scratch::default, draw);
             results.par_extend(parallel);
         }
+        pooled.into_iter().for_each(|(item, vector)| results[item].pooled = vector);
         Duration::ZERO
     }
 

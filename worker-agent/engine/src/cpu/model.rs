@@ -92,22 +92,23 @@ impl Model {
         &self.config.info
     }
 
-    /// Computes the tokens of a step: writes their KV, and returns the logits of `wanted` rows,
-    /// in order. Row 0 is the first token of the first item.
-    pub(super) fn forward<'a>(
-        &self,
-        items: &[Item<'_>],
-        wanted: &[usize],
-        kv: &mut Kv,
-        step: &'a mut Activations,
-    ) -> Logits<'a> {
+    /// Computes the tokens of a step: writes their KV, and leaves their hidden values in `step`. Row
+    /// 0 is the first token of the first item.
+    pub(super) fn forward(&self, items: &[Item<'_>], kv: &mut Kv, step: &mut Activations) {
         let tokens = items.iter().map(|item| item.end - item.start).sum();
         self.embed(items, tokens, step);
         for (i, layer) in self.layers.iter().enumerate() {
             self.attend(i, layer, items, kv, step);
             self.feed_forward(layer, step);
         }
-        self.project_to_vocabulary(wanted, step)
+    }
+
+    /// Hidden values of a row of the step that was computed, normed as for the vocabulary.
+    pub(super) fn normed_row(&self, row: usize, step: &Activations, out: &mut Vec<f32>) {
+        let hidden = self.config.hidden;
+        out.resize(hidden, 0.0);
+        let row = &step.hidden[row * self.hidden_stride()..][..hidden];
+        kernel::rms_norm(row, &self.norm, self.config.norm_eps, out);
     }
 
     /// The tokens' embeddings, and the angles of their positions.
@@ -219,7 +220,12 @@ impl Model {
         layer.down.multiply(self.isa, rows, out);
     }
 
-    fn project_to_vocabulary<'a>(&self, wanted: &[usize], step: &'a mut Activations) -> Logits<'a> {
+    /// The logits of `wanted` rows of the step that was computed, in order.
+    pub(super) fn project_to_vocabulary<'a>(
+        &self,
+        wanted: &[usize],
+        step: &'a mut Activations,
+    ) -> Logits<'a> {
         let (hidden, stride) = (self.hidden_stride(), self.head.width());
         step.normed.resize(wanted.len() * hidden, 0.0);
         for (&row, out) in wanted.iter().zip(step.normed.chunks_exact_mut(hidden)) {

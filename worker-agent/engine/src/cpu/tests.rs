@@ -16,7 +16,7 @@ use stator_protos::worker::{LogitBias, Sampling};
 #[allow(unreachable_pub)] // A benchmark uses it, too.
 mod random;
 
-const MODELS: [&str; 6] = ["llama", "llama3", "linear", "qwen2", "qwen3", "mistral"];
+pub(super) const MODELS: [&str; 6] = ["llama", "llama3", "linear", "qwen2", "qwen3", "mistral"];
 
 /// What `fixtures/record.py` wrote of a model.
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-fn model(name: &str) -> Model {
+pub(super) fn model(name: &str) -> Model {
     Model::load(&ModelFiles::open(&fixture(name)).unwrap()).unwrap()
 }
 
@@ -50,7 +50,7 @@ fn recorded(name: &str) -> Recorded {
     serde_json::from_slice(&std::fs::read(fixture(name).join("logits.json")).unwrap()).unwrap()
 }
 
-fn tokens(start: u32, len: usize) -> Vec<u32> {
+pub(super) fn tokens(start: u32, len: usize) -> Vec<u32> {
     (start..).map(|i| (i * i + i / 3) % 50).take(len).collect()
 }
 
@@ -90,12 +90,14 @@ impl Bench {
                 blocks,
                 draw: None,
                 prompt_logprobs: None,
+                pool: None,
             })
             .collect();
         let rows: usize = items.iter().map(|item| item.end - item.start).sum();
         let wanted: Vec<usize> = (0..rows).collect();
         let mut activations = Activations::default();
-        let logits = self.model.forward(&items, &wanted, &mut self.kv, &mut activations);
+        self.model.forward(&items, &mut self.kv, &mut activations);
+        let logits = self.model.project_to_vocabulary(&wanted, &mut activations);
         wanted.iter().map(|row| logits.row(*row).to_vec()).collect()
     }
 

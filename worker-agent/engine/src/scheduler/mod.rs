@@ -126,8 +126,14 @@ impl<C: Compute> Scheduler<C> {
         if request.resumed >= length {
             return invalid("the prompt has no tokens".into());
         }
-        if length >= limit as usize {
+        let pooled = request.sampling.pooled;
+        if length > limit as usize || (length == limit as usize && !pooled) {
             return invalid(self.too_long(length, limit));
+        }
+        if pooled && (request.choices > 1 || request.resumed > 0) {
+            let (choices, resumed) = (request.choices, request.resumed);
+            let had = format!("{choices} choices and {resumed} resumed tokens");
+            return invalid(format!("pooled: {had}, a vector is made of one prompt"));
         }
         // The proxy checks ids too, for its clients' sake; here an id out of range, whoever sent it,
         // would end the engine.
@@ -313,11 +319,18 @@ impl<C: Compute> Scheduler<C> {
                     outer.offer(id, block);
                 }
             });
-            let Some(token) = computed.token else { continue };
-            for sibling in sequence.take_siblings().into_iter().rev() {
-                self.waiting.push_front(sibling);
-            }
-            let output = sequence.push(token, computed, &self.model, context_length);
+            let output = match computed.token {
+                Some(token) => {
+                    for sibling in sequence.take_siblings().into_iter().rev() {
+                        self.waiting.push_front(sibling);
+                    }
+                    sequence.push(token, computed, &self.model, context_length)
+                }
+                None => match sequence.take_pooled(computed.pooled) {
+                    Some(output) => output,
+                    None => continue,
+                },
+            };
             if output.finish.is_some() {
                 if let Some(kept) = self.kept.get_mut(&output.key) {
                     *kept = sequence.keep(&mut self.pool, block_size, room);
@@ -344,7 +357,9 @@ impl<C: Compute> Engine for Scheduler<C> {
         }
         let guide = self.guide(&request)?;
         let named = request.named.take().unwrap_or_else(|| self.unnamed(&request));
-        self.waiting.push_back(Sequence::new(request, named, guide));
+        let pooling = request.sampling.pooled.then_some(self.options.pooling);
+        let sequence = Sequence::new(request, named, guide).pooled_by(pooling);
+        self.waiting.push_back(sequence);
         Ok(())
     }
 

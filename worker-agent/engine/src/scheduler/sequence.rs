@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::kept::KeptPrompt;
 use super::search::Search;
-use crate::compute::{Compute, Draw, Item, ItemResult};
+use crate::compute::{Compute, Draw, Item, ItemResult, PoolItem};
 use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};
 use crate::tiers::{OuterBlock, OuterTiers};
-use crate::{Finish, FinishReason, ModelInfo, Output, Request, RequestKey, TokenLogprobs};
+use crate::{Finish, FinishReason, ModelInfo, Output, Pooling, Request, RequestKey, TokenLogprobs};
 use stator_guide::Guide;
 use stator_protos::worker::Sampling;
 
@@ -42,6 +42,10 @@ pub(super) struct Sequence {
     wants_prompt_logprobs: bool,
     /// The form of the answer, which has followed it so far.
     guide: Option<Guide>,
+    /// How a vector is made of the prompt, where one is wanted in the place of an answer.
+    pooling: Option<Pooling>,
+    /// What is there of that vector; with [`Pooling::Mean`] the sum over the computed tokens.
+    pooled: Vec<f32>,
 }
 
 /// The parts that all choices of a request share.
@@ -88,7 +92,14 @@ impl Sequence {
             prompt_logprobs: Vec::new(),
             wants_prompt_logprobs: false,
             guide: None,
+            pooling: None,
+            pooled: Vec::new(),
         }
+    }
+
+    /// The same, of which a vector is made in the place of an answer.
+    pub(super) fn pooled_by(self, pooling: Option<Pooling>) -> Self {
+        Self { pooling, ..self }
     }
 
     /// Takes the further choices off this one, in order.
@@ -126,7 +137,8 @@ impl Sequence {
     fn reusable(&mut self, block_size: usize) -> &[BlockKey] {
         // At least one token must be computed to get logits.
         let reusable = (self.tokens.len() - 1) / block_size;
-        let reusable = if self.wants_prompt_logprobs { 0 } else { reusable };
+        let whole = self.wants_prompt_logprobs || self.pooling == Some(Pooling::Mean);
+        let reusable = if whole { 0 } else { reusable };
         self.named.first(reusable, &self.tokens)
     }
 
@@ -239,13 +251,15 @@ impl Sequence {
         self.computed = 0;
         self.chunk = 0;
         self.decoding = false;
+        self.pooled.clear();
         self.search = Search::default();
     }
 
     /// Its part of the step, as planned.
     pub(super) fn item<'a>(&'a self, model: &'a ModelInfo) -> Item<'a> {
         let end = self.computed + self.chunk;
-        let draw = (end == self.tokens.len()).then_some(Draw {
+        let draws = end == self.tokens.len() && self.pooling.is_none();
+        let draw = draws.then_some(Draw {
             sampling: &self.origin.sampling,
             choice: self.choice,
             tokens: &self.tokens,
@@ -261,6 +275,7 @@ impl Sequence {
             blocks: &self.blocks,
             draw,
             prompt_logprobs: wanted.filter(|_| self.wants_prompt_logprobs),
+            pool: self.pooling.map(|pooling| PoolItem { pooling, sum: &self.pooled }),
         }
     }
 
@@ -290,6 +305,37 @@ impl Sequence {
         self.prompt_logprobs.extend(logprobs.into_iter().skip(known));
     }
 
+    /// Takes a part of the prompt's vector, after [`Sequence::advance`]; returns what to tell the
+    /// client once the vector is complete.
+    pub(super) fn take_pooled(&mut self, pooled: Vec<f32>) -> Option<Output> {
+        let pooling = self.pooling?;
+        self.pooled = pooled;
+        if self.remaining() > 0 {
+            return None;
+        }
+        let mut vector = std::mem::take(&mut self.pooled);
+        if pooling == Pooling::Mean {
+            let count = self.tokens.len() as f32;
+            vector.iter_mut().for_each(|value| *value /= count);
+        }
+        let cached_tokens = self.cached.unwrap_or(0) as u32;
+        Some(Output {
+            key: self.key(),
+            choice: self.choice,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            cached_tokens: Some(cached_tokens),
+            pooled: vector,
+            finish: Some(Finish {
+                reason: FinishReason::Pooled,
+                prompt_tokens: self.origin.prompt as u32,
+                completion_tokens: 0,
+                cached_tokens,
+            }),
+        })
+    }
+
     /// Appends the token that was drawn; returns what to tell the client.
     pub(super) fn push(
         &mut self,
@@ -314,6 +360,7 @@ impl Sequence {
             logprobs: computed.logprobs.into_iter().collect(),
             prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
             cached_tokens: first.then_some(self.cached.unwrap_or(0) as u32),
+            pooled: Vec::new(),
             finish: reason.map(|reason| Finish {
                 reason,
                 prompt_tokens: self.origin.prompt as u32,

@@ -10,16 +10,18 @@ use crate::named::NamedBlocks;
 use crate::pool::BlockId;
 use crate::tiers::OuterBlock;
 use crate::transfer::{ArrivedBlocks, KvForm};
-use crate::{Request, RequestKey, Rest, Reusable, SharedKv};
+use crate::{Pooling, Request, RequestKey, Rest, Reusable, SharedKv};
 use stator_protos::name::BlockName;
 
 impl<C: Compute> Scheduler<C> {
     /// Blocks of a request that need not be computed where they are held.
     fn reusable_blocks(&self, request: &Request) -> usize {
-        match request.sampling.prompt_logprobs {
+        let sampling = &request.sampling;
+        let pools_all = sampling.pooled && self.options.pooling == Pooling::Mean;
+        match sampling.prompt_logprobs.is_some() || pools_all {
             // At least one token must be computed to get logits.
-            None => request.tokens.len().saturating_sub(1) / self.block_size(),
-            Some(_) => 0,
+            false => request.tokens.len().saturating_sub(1) / self.block_size(),
+            true => 0,
         }
     }
 

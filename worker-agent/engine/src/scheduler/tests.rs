@@ -58,7 +58,7 @@ impl Compute for Ledger {
             let entry = |token| TokenLogprobs { token, logprob: -1.0, top: Vec::new() };
             let wanted = item.prompt_logprobs.is_some();
             let prompt_logprobs = told.filter(|_| wanted).map(|&token| entry(token)).collect();
-            results.push(ItemResult { token, logprobs: None, prompt_logprobs });
+            results.push(ItemResult { token, prompt_logprobs, ..ItemResult::default() });
         }
         Duration::ZERO
     }

@@ -21,6 +21,8 @@ use stator_timing::Timing;
 
 /// Tokens at the end of the prompt that decide the answer.
 const DECIDING_TOKENS: usize = 32;
+/// Values of a prompt's vector.
+const VECTOR_LENGTH: u64 = 32;
 
 /// Settings of the simulation.
 #[derive(Clone, Debug)]
@@ -147,8 +149,19 @@ impl SimCompute {
             token,
             logprobs: token.zip(wanted).map(|(token, wanted)| sure(token, wanted)),
             prompt_logprobs,
+            pooled: match item.pool {
+                Some(_) if item.end == item.tokens.len() => vector(item.tokens),
+                _ => Vec::new(),
+            },
         }
     }
+}
+
+/// A prompt's vector, which means nothing.
+fn vector(prompt: &[u32]) -> Vec<f32> {
+    let seed = block_hash(prompt, HashSeed::default()).0;
+    let value = |place| below(mix(seed ^ place), 2001) as f32 / 1000.0 - 1.0;
+    (0..VECTOR_LENGTH).map(value).collect()
 }
 
 impl Compute for SimCompute {
