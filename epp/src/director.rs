@@ -233,7 +233,11 @@ impl PoolDirector {
         measured: &MeasuredPrompt,
         decision: &Decision,
     ) -> Vec<Bytes> {
-        let takes_ids = || decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
+        // The other APIs have no field for them.
+        let api = request.parsed.as_ref().and_then(|parsed| parsed.api);
+        let has_field = matches!(api, Some(Api::ChatCompletions | Api::Completions));
+        let takes_ids =
+            || has_field && decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
         let ids = measured.token_ids.as_ref().filter(|_| self.settings.token_ids && takes_ids());
         edited(body, request, ids.map(Vec::as_slice))
     }

@@ -1,7 +1,9 @@
 //! A request's prompt in the terms of scheduling: tokens and block hashes where there is a
 //! tokenizer, blocks of text where there is none.
 
-use stator_api::openai::chat;
+use stator_api::openai::{ApiError, chat};
+use stator_api::responses::request::ResponsePlace;
+use stator_api::{FieldNotes, GenerateRequest, responses};
 use stator_body::{Api, Field, ParsedBody, unquote};
 use stator_model::Model;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -123,9 +125,32 @@ fn tokenize(model: &Model, parsed: &ParsedBody, body: &[u8]) -> Option<Vec<u32>>
         Some(Api::Completions) => {
             model.encode_prompt(&fields.raw(text, Field::Prompt).and_then(unquote)?, true)
         }
+        Some(Api::Embeddings) => {
+            model.encode_prompt(&fields.raw(text, Field::Input).and_then(unquote)?, true)
+        }
+        Some(api @ Api::Messages) => {
+            let request = stator_api::read(api, text, &FieldNotes::lenient());
+            let request = request.inspect_err(|error| unmeasured(error)).ok()?;
+            model.encode_chat(request.input.conversation()?, SystemTime::now())
+        }
+        Some(Api::Responses) => {
+            let request = response(text).inspect_err(|error| unmeasured(error)).ok()??;
+            model.encode_chat(request.input.conversation()?, SystemTime::now())
+        }
         _ => return None,
     };
     tokens.inspect_err(|error| unmeasured(error)).ok()
+}
+
+/// The request for a response; none where it continues one that only its server knows.
+fn response(text: &[u8]) -> Result<Option<GenerateRequest<'_>>, ApiError> {
+    let notes = FieldNotes::lenient();
+    let body = responses::parse(text, &notes)?;
+    if body.previous_response_id.is_some() {
+        return Ok(None);
+    }
+    let place = ResponsePlace { id: "", keeps: true };
+    Ok(Some(responses::check(body, &[], place, &notes)?.request))
 }
 
 fn unmeasured(error: &dyn std::fmt::Display) {

@@ -36,13 +36,15 @@ async fn bodies_that_no_parser_reads_are_screened_or_counted() {
         headers: [("content-type", kind)].into_iter().collect(),
         ..head(&[])
     };
-    let routed = bench.ask(head("/rerank", "application/json"), HANDS_OVER).await;
+    let routed = bench.ask(head("/v1/moderations", "application/json"), HANDS_OVER).await;
     assert_eq!(routed.expect("it is routed").body.concat(), HARMLESS.as_bytes());
-    let refused = bench.ask(head("/rerank", "application/json"), "[1]").await;
+    let refused = bench.ask(head("/v1/moderations", "application/json"), "[1]").await;
     assert_eq!(refused.err().map(|refusal| refusal.status), Some(400));
-    let routed = bench.ask(head("/rerank", "audio/wav"), "RIFF").await.expect("it is routed");
+    let routed =
+        bench.ask(head("/v1/moderations", "audio/wav"), "RIFF").await.expect("it is routed");
     assert_eq!(routed.body.concat(), b"RIFF");
-    let unseen = RequestHead { body: RequestBody::Unseen, ..head("/rerank", "application/json") };
+    let unseen =
+        RequestHead { body: RequestBody::Unseen, ..head("/v1/moderations", "application/json") };
     bench.ask(unseen, "").await.expect("it is routed");
     for body in ["unread", "unseen"] {
         let series = format!("stator_epp_bodies_unscreened_total{{body=\"{body}\"}}");
@@ -57,7 +59,7 @@ async fn an_operator_may_refuse_what_is_not_screened() {
         DirectorSettings { refuse_unscreened: true, ..(*bench.director.settings).clone() };
     bench.director.settings = Arc::new(settings);
     let head = |kind: &'static str, body: RequestBody| RequestHead {
-        path: "/rerank".to_owned(),
+        path: "/v1/moderations".to_owned(),
         headers: [("content-type", kind)].into_iter().collect(),
         body,
         ..head(&[])

@@ -121,6 +121,75 @@ async fn token_ids_travel_on_with_all_other_bytes_as_they_came() {
     assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (1, 0));
 }
 
+fn asked(path: &str, body: &Value) -> [ProcessingRequest; 2] {
+    let headers = [("x-request-id", "id"), (":method", "POST"), (":path", path)];
+    [request_headers(&headers, false), request_body(body.to_string(), true)]
+}
+
+/// The model of the tests' tokenizer, with a template of its own.
+fn chat_model() -> Arc<Model> {
+    let template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}";
+    let files = [
+        ("tokenizer.json".to_owned(), Bytes::from_static(TOKENIZER)),
+        ("chat_template.jinja".to_owned(), Bytes::from_static(template.as_bytes())),
+    ];
+    Arc::new(Model::load("m", &files).expect("the files are sound"))
+}
+
+/// Responses and Messages are the tokens of the chat that says the same; embeddings those of their
+/// text. None of them has a field for token ids.
+#[tokio::test]
+async fn other_apis_are_measured_in_tokens_and_their_bodies_stay() {
+    let bed = reporting("", 4, Choices::default()).await;
+    let model = chat_model();
+    bed.pool.set_tokenizer(Some(model.clone()));
+    let text = "hello world, hello tokens ".repeat(20);
+    let turns = json!([{"role": "user", "content": text}]);
+    let chat =
+        json!({"model": "m", "messages": [{"role": "system", "content": "Be brief."}, turns[0]]});
+    let chat = chat.to_string();
+    let request = stator_api::openai::chat::read(chat.as_bytes()).expect("it is sound");
+    let conversation = request.input.conversation().expect("it is one");
+    let chat = model.encode_chat(conversation, std::time::SystemTime::now()).expect("it is text");
+    stored(&bed, 3, &chat);
+    stored(&bed, 1, &model.encode_prompt(&text, true).expect("it is text"));
+    for (path, body, number) in [
+        ("/v1/responses", json!({"model": "m", "instructions": "Be brief.", "input": text}), 3),
+        ("/v1/responses", json!({"model": "m", "instructions": "Be brief.", "input": turns}), 3),
+        (
+            "/v1/messages",
+            json!({"model": "m", "system": "Be brief.", "messages": turns, "max_tokens": 9}),
+            3,
+        ),
+        ("/v1/embeddings", json!({"model": "m", "input": text}), 1),
+    ] {
+        let routed = bed.route(asked(path, &body)).await;
+        assert_eq!(routed.to(), address(number), "{path} {body}");
+        assert_eq!(routed.body, body.to_string().as_bytes(), "{path}");
+        routed.answered().await;
+    }
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (4, 0));
+}
+
+#[tokio::test]
+async fn rankings_and_scores_are_measured_by_their_texts() {
+    let bed = Bed::start("", &[0, 1, 2, 3].map(idle)).await;
+    let document = "a long story about cities ".repeat(50);
+    for (at, (path, body)) in [
+        ("/v1/rerank", json!({"model": "m", "query": "q", "documents": [document]})),
+        ("/v2/rerank", json!({"query": "q", "documents": [{"text": document}]})),
+        ("/score", json!({"text_1": "q", "text_2": [document]})),
+        ("/pooling", json!({"model": "m", "input": document})),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let home = bed.finish(asked(path, &body)).await;
+        assert_eq!(bed.finish(asked(path, &body)).await, home, "{path}");
+        assert_eq!(measured(&bed, "text"), 2 * (at as u64 + 1), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn without_a_tokenizer_prompts_are_measured_as_text_and_that_is_counted() {
     let bed = Bed::start("", &[0, 1, 2, 3].map(idle)).await;

@@ -34,7 +34,7 @@ async fn bed(mode: BodyMode, flags: &[&str]) -> Option<Testbed> {
 async fn check(mode: BodyMode, sizes: &[usize]) {
     let Some(testbed) = bed(mode, &[]).await else { return };
     for &size in sizes {
-        for path in [CHAT, "/v1/rerank"] {
+        for path in [CHAT, "/v1/moderations"] {
             let body = handing_over(size);
             let reply = testbed.client().post(path, &body).await;
             check_arrived(&testbed, reply.status, &body);

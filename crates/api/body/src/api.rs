@@ -15,6 +15,14 @@ pub enum Api {
     Conversations,
     /// OpenAI's embeddings.
     Embeddings,
+    /// vLLM's vectors.
+    Pooling,
+    /// vLLM's classes of texts.
+    Classify,
+    /// Jina's, Cohere's and vLLM's ranking of documents.
+    Rerank,
+    /// vLLM's similarity of texts.
+    Score,
     /// OpenAI's image generations.
     Images,
     /// OpenAI's speech.
@@ -66,7 +74,7 @@ struct ApiPath {
 ///
 /// Source: the paths of OpenAI's, Anthropic's, vLLM's and SGLang's servers; the endings of the llm-d
 /// router's parsers.
-const PATHS: [ApiPath; 18] = [
+const PATHS: [ApiPath; 27] = [
     whole(OpenAi, "/v1/chat/completions", "/chat/completions", Api::ChatCompletions),
     ending(OpenAi, "/chat/completions/render", Api::ChatCompletions),
     whole(OpenAi, "/v1/completions", "/completions", Api::Completions),
@@ -74,6 +82,15 @@ const PATHS: [ApiPath; 18] = [
     whole(OpenAi, "/v1/responses", "/responses", Api::Responses),
     whole(OpenAi, "/v1/conversations", "/conversations", Api::Conversations),
     whole(OpenAi, "/v1/embeddings", "/embeddings", Api::Embeddings),
+    whole(OpenAi, "/pooling", "/pooling", Api::Pooling),
+    whole(OpenAi, "/v1/pooling", "/v1/pooling", Api::Pooling),
+    whole(OpenAi, "/v1/classify", "/v1/classify", Api::Classify),
+    whole(OpenAi, "/classify", "/classify", Api::Classify),
+    whole(OpenAi, "/v1/rerank", "/v1/rerank", Api::Rerank),
+    whole(OpenAi, "/rerank", "/rerank", Api::Rerank),
+    whole(OpenAi, "/v2/rerank", "/v2/rerank", Api::Rerank),
+    whole(OpenAi, "/v1/score", "/v1/score", Api::Score),
+    whole(OpenAi, "/score", "/score", Api::Score),
     whole(OpenAi, "/v1/images/generations", "/images/generations", Api::Images),
     whole(OpenAi, "/v1/audio/speech", "/audio/speech", Api::Speech),
     whole(Anthropic, "/v1/messages", "/v1/messages", Api::Messages),
@@ -159,6 +176,7 @@ mod tests {
     fn every_api_leads_back_to_itself() {
         for known in &PATHS {
             assert_eq!(Api::at(known.api.path()), Some(known.api));
+            assert!(known.whole.is_none_or(|path| Api::at(path) == Some(known.api)));
             let found = Api::by_ending(&[known.family], &format!("/x{}", known.ending));
             assert_eq!(found, Some(ApiMatch { api: known.api, ending: known.ending }));
         }

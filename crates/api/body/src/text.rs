@@ -5,10 +5,19 @@ use crate::fields::{Field, Fields};
 use crate::span::Span;
 use crate::strings::unquote;
 
-/// Fields that precede the conversation in a prompt, in the order of the usual chat templates.
-const HEAD: [Field; 3] = [Field::Tools, Field::Instructions, Field::System];
+/// Fields that precede the conversation in a prompt, in the order of the usual chat templates, and the
+/// side of a score or ranking that all its pairs have.
+const HEAD: [Field; 7] = [
+    Field::Tools,
+    Field::Instructions,
+    Field::System,
+    Field::Query,
+    Field::Queries,
+    Field::Text1,
+    Field::Data1,
+];
 /// Fields with the conversation or the text; the first that a body has is its input.
-const INPUT: [Field; 7] = [
+const INPUT: [Field; 10] = [
     Field::Messages,
     Field::Prompt,
     Field::Input,
@@ -16,6 +25,10 @@ const INPUT: [Field; 7] = [
     Field::Text,
     Field::InputIds,
     Field::TokenIds,
+    // A conversation may have documents as well, which stand behind it then.
+    Field::Documents,
+    Field::Text2,
+    Field::Data2,
 ];
 /// Members that say nothing about the prompt. Clients move `cache_control` from message to
 /// message as a conversation grows, and write one text part as `type` and `text` or as a string.
@@ -155,6 +168,9 @@ mod tests {
         check(r#"{"prompt":[],"input":"unread"}"#, "");
         check(r#"{"instructions":"i","input":[{"role":"user","content":"c"}]}"#, r#""i""user""c""#);
         check(r#"{"input_ids":[5,6],"model":"m"}"#, "[5,6");
+        check(r#"{"documents":["a",{"text":"b"}],"query":"q"}"#, r#""q""a""b""#);
+        check(r#"{"text_2":["a"],"text_1":"q"}"#, r#""q""a""#);
+        check(r#"{"messages":[{"role":"user","content":"c"}],"documents":["d"]}"#, r#""user""c""#);
         check(r#"{"model":"m"}"#, "");
     }
 

@@ -20,13 +20,21 @@ impl Parser for OpenAi {
     fn parse(&self, path: &str, body: &[u8]) -> Result<ParseOutcome, ParseError> {
         let api = Api::by_ending(self.families(), path).map_or(Api::Completions, |known| known.api);
         let request = openai(api, body, whole(body))?;
-        Ok(ParseOutcome::Request(request.with_model()?))
+        Ok(ParseOutcome::Request(match api {
+            // These may leave the model out.
+            Api::Pooling | Api::Classify | Api::Rerank | Api::Score => request,
+            _ => request.with_model()?,
+        }))
     }
 }
 
 /// Reads the OpenAI request that stands at `at`; it may lack a model.
 pub(super) fn openai(api: Api, body: &[u8], at: Span) -> Result<ParsedBody, ParseError> {
     let (field, shape, request): (_, Shape, _) = match api {
+        // Engines' own APIs, which have their texts under several names: the engine says what is missing.
+        Api::Pooling | Api::Classify | Api::Rerank | Api::Score => {
+            return ParsedBody::from_json(api, body, at);
+        }
         Api::ChatCompletions => (Field::Messages, is_object_list, "chat completions"),
         Api::Responses => (Field::Input, is_something, "responses"),
         Api::Conversations => (Field::Items, is_list, "conversations"),

@@ -45,6 +45,13 @@ fn paths_lead_to_their_apis() {
     check_api("/v1/responses", input, Api::Responses);
     check_api("/v1/conversations", r#"{"model":"m","items":[1]}"#, Api::Conversations);
     check_api("/v1/embeddings", input, Api::Embeddings);
+    let texts = r#"{"model":"m","query":"q","documents":["a"]}"#;
+    for path in ["/v1/rerank", "/rerank", "/v2/rerank", "/gateway/v1/rerank"] {
+        check_api(path, texts, Api::Rerank);
+    }
+    check_api("/score", r#"{"model":"m","text_1":"q","text_2":"a"}"#, Api::Score);
+    check_api("/v1/classify", input, Api::Classify);
+    check_api("/pooling", chat, Api::Pooling);
     check_api("/v1/images/generations", prompt, Api::Images);
     check_api("/v1/audio/speech", input, Api::Speech);
     check_api("/v1/messages", chat, Api::Messages);
@@ -62,9 +69,10 @@ fn the_longest_ending_decides_and_the_first_among_equals() {
     check(&all(), "/v1/chat/completions", "openai-parser");
     check(&ParserSet::default(), "/v1/completions?a=b", "openai-parser");
     check(&ParserSet::default(), "/v1/messages", "anthropic-parser");
-    check(&ParserSet::default(), "/v1/rerank", "passthrough-parser");
+    check(&ParserSet::default(), "/v1/rerank", "openai-parser");
+    check(&ParserSet::default(), "/v1/moderations", "passthrough-parser");
     let vllm = ParserSet::new(vec![parser("vllmhttp-parser").expect("it exists")]);
-    check(&vllm, "/v1/rerank", "vllmhttp-parser");
+    check(&vllm, "/v1/moderations", "vllmhttp-parser");
     let unknown = parser("x").err().expect("there is no such parser");
     assert_eq!(unknown.to_string(), "unknown parser \"x\"");
 }
