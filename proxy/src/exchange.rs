@@ -13,6 +13,7 @@ use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
 use crate::linger::linger;
 use crate::space::Account;
+use crate::standalone::client::ClientHead;
 use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
@@ -152,6 +153,12 @@ impl Exchange {
     /// The head of the request as it came.
     pub(crate) fn request(&self) -> &RequestHeader {
         self.session.req_header()
+    }
+
+    /// What the rest of the proxy needs of the request's head.
+    pub(crate) fn client_head(&self) -> ClientHead<'_> {
+        let headers = &self.session.req_header().headers;
+        ClientHead { headers, request_id: self.request_id(), trace: &self.trace }
     }
 
     pub(crate) fn method(&self) -> &Method {

@@ -81,6 +81,9 @@ const UP_DETAILS: &[&str] = &[
     "kv-metrics-names",
 ];
 
+/// Further paths of engines behind a proxy.
+const PASSAGE_DETAILS: &[&str] = &["pass-paths"];
+
 /// Places of MoRI-IO's engines, and retries of prefill.
 const HANDOVER_DETAILS: &[&str] = &[
     "moriio-parallel-dispatch",
@@ -222,7 +225,14 @@ pub(crate) const ROLES: [RoleHelp; 10] = [
                 "before a fleet, for clients with a key",
             ),
         ],
-        experts: &[CLIENT_LIMITS, KEY_LIMITS, API_DETAILS, KEPT_RESPONSES, ROUTER_WEIGHTS],
+        experts: &[
+            CLIENT_LIMITS,
+            KEY_LIMITS,
+            API_DETAILS,
+            KEPT_RESPONSES,
+            ROUTER_WEIGHTS,
+            PASSAGE_DETAILS,
+        ],
     },
     RoleHelp {
         name: "sidecar",
@@ -246,7 +256,7 @@ pub(crate) const ROLES: [RoleHelp; 10] = [
                 "beside SGLang, with prompts computed in one network alone",
             ),
         ],
-        experts: &[CLIENT_LIMITS, HANDOVER_DETAILS],
+        experts: &[CLIENT_LIMITS, HANDOVER_DETAILS, PASSAGE_DETAILS],
     },
     RoleHelp {
         name: "epp",

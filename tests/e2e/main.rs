@@ -15,6 +15,7 @@ mod discovery;
 mod docs;
 mod door;
 mod edge;
+mod embeddings;
 mod engines;
 mod epp;
 mod errors;

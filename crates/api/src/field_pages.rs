@@ -3,6 +3,7 @@
 use crate::anthropic::body::MessagesBody;
 use crate::field_rules::{self, Standing};
 use crate::openai::body::Body;
+use crate::pooled::body::{RankingBody, ScoreBody, VectorBody};
 use crate::responses::body::ResponsesBody;
 use stator_body::Api;
 use std::fmt::Write as _;
@@ -29,6 +30,10 @@ fn the_manual_lists_every_field() {
         (Api::Completions, Body::FIELDS),
         (Api::Responses, ResponsesBody::FIELDS),
         (Api::Messages, MessagesBody::FIELDS),
+        (Api::Embeddings, VectorBody::FIELDS),
+        (Api::Pooling, VectorBody::FIELDS),
+        (Api::Rerank, RankingBody::FIELDS),
+        (Api::Score, ScoreBody::FIELDS),
     ] {
         section(&mut page, api, fields);
     }

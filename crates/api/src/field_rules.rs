@@ -35,8 +35,21 @@ const BOTH: &[Api] = &[Api::ChatCompletions, Api::Completions];
 const RESPONSES: &[Api] = &[Api::Responses];
 const OPENAI: &[Api] = &[Api::ChatCompletions, Api::Completions, Api::Responses];
 const MESSAGES: &[Api] = &[Api::Messages, Api::CountTokens];
-const ALL: &[Api] =
-    &[Api::ChatCompletions, Api::Completions, Api::Responses, Api::Messages, Api::CountTokens];
+const VECTORS: &[Api] = &[Api::Embeddings, Api::Pooling, Api::Classify];
+const RANKING: &[Api] = &[Api::Rerank];
+const POOLED: &[Api] = &[Api::Embeddings, Api::Pooling, Api::Classify, Api::Rerank, Api::Score];
+const ALL: &[Api] = &[
+    Api::ChatCompletions,
+    Api::Completions,
+    Api::Responses,
+    Api::Messages,
+    Api::CountTokens,
+    Api::Embeddings,
+    Api::Pooling,
+    Api::Classify,
+    Api::Rerank,
+    Api::Score,
+];
 
 /// Every rule.
 pub const RULES: &[FieldRule] = &[
@@ -107,6 +120,19 @@ pub const RULES: &[FieldRule] = &[
     refused(MESSAGES, "mcp_servers", "nothing here calls tools"),
     refused(MESSAGES, "inference_geo", "one fleet is in one place"),
     refused(MESSAGES, "speed", "it belongs to Anthropic's servers"),
+    ignored(POOLED, "user", "a name of the client's user"),
+    ignored(POOLED, "request_id", "the header x-request-id names a request"),
+    refused(POOLED, "truncate_prompt_tokens", "a text that is too long is refused"),
+    refused(POOLED, "truncation_side", "a text that is too long is refused"),
+    refused(POOLED, "use_activation", "vectors have unit length, and scores are their cosines"),
+    refused(POOLED, "normalize", "vectors have unit length, and scores are their cosines"),
+    refused(POOLED, "mm_processor_kwargs", "inputs are text or token ids"),
+    refused(VECTORS, "messages", "input takes texts and token ids"),
+    refused(VECTORS, "embed_dtype", "values are floats of 32 bits"),
+    refused(VECTORS, "endianness", "bytes come little end first"),
+    refused(RANKING, "instruction", "nothing is put before a text"),
+    refused(RANKING, "chat_template_kwargs", "no template is applied"),
+    refused(RANKING, "rank_fields", "a document has one text"),
 ];
 
 const fn rule(

@@ -1,7 +1,8 @@
 //! APIs of clients: request bodies in, response bytes out.
 //!
 //! A module for each API reads into one [`GenerateRequest`] and writes out of one [`Delta`], with
-//! the API's own error shape; nothing behind it knows which API it was. Pure functions and types; no
+//! the API's own error shape; nothing behind it knows which API it was. Requests for vectors are
+//! [`pooled`] ones. Pure functions and types; no
 //! sockets, no clock, no model. Bodies that pass through unread are `stator-body`'s, in
 //! `crates/api/body`.
 //!
@@ -17,6 +18,7 @@ pub mod field_rules;
 pub mod json;
 pub mod object;
 pub mod openai;
+pub mod pooled;
 pub mod request;
 pub mod responses;
 pub mod steering;

@@ -36,7 +36,6 @@ mod pair_tests;
 mod request;
 mod routing;
 mod service;
-pub(crate) mod serving;
 #[cfg(test)]
 mod supply_tests;
 #[cfg(test)]

@@ -10,7 +10,6 @@ use super::metrics::{Header, Metrics, Outcome};
 use super::names::{Names, System};
 use super::request::Request;
 use super::routing::{ENCODERS, Routing, SOURCE};
-use super::serving::{is_plain, is_serving};
 use super::trace;
 use crate::door::Door;
 use crate::ending::Ending;
@@ -21,6 +20,7 @@ use crate::upstream::engines::{Engines, Leg};
 use crate::upstream::headers;
 use crate::upstream::passage;
 use crate::upstream::relay::Relay;
+use crate::upstream::serving::is_plain;
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
@@ -226,7 +226,7 @@ impl Sidecar {
     /// Whether the path serves requests; the other paths operate the engine.
     fn check_path(&self, exchange: &Exchange) -> Result<bool, ApiError> {
         let path = exchange.path();
-        match is_serving(path) {
+        match self.settings.passage.serves(path) {
             true => Ok(true),
             // A spelling that the engine reads as a path of serving would leave its body unread.
             false if self.settings.pass_operations && is_plain(path) => Ok(false),

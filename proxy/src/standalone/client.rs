@@ -1,14 +1,43 @@
 //! A client whose request is read.
 
-use crate::exchange::Exchange;
 use crate::space::{Account, PrefixSpace};
+use http::HeaderMap;
 use stator_api::openai::ApiError;
+use stator_protos::header::{TRACEPARENT, TRACESTATE};
+use stator_runtime::trace::Stages;
 
 /// A client that may use the API, with the head of its request.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
-    pub exchange: &'a Exchange,
+    pub head: ClientHead<'a>,
     pub account: Account,
+}
+
+/// The head of a request, whatever it came by.
+#[derive(Clone, Copy)]
+pub(crate) struct ClientHead<'a> {
+    pub headers: &'a HeaderMap,
+    /// The request's identity, the client's own or made here.
+    pub request_id: &'a str,
+    /// The request's spans.
+    pub trace: &'a Stages,
+}
+
+impl<'a> ClientHead<'a> {
+    /// A header's value, if it is text.
+    pub(crate) fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The value of a header, text or not.
+    pub(crate) fn header_bytes(&self, name: &str) -> Option<&'a [u8]> {
+        Some(self.headers.get(name)?.as_bytes())
+    }
+
+    /// The trace context to pass on, and its state, if the client sent them.
+    pub(crate) fn trace_context(&self) -> [Option<&'a str>; 2] {
+        [TRACEPARENT, TRACESTATE].map(|name| self.header(name))
+    }
 }
 
 impl Client<'_> {
@@ -22,7 +51,6 @@ impl Client<'_> {
         cache_salt: Option<&str>,
         extension_salt: Option<&str>,
     ) -> Result<PrefixSpace, ApiError> {
-        let headers = &self.exchange.request().headers;
-        self.account.space_of(headers, cache_salt, extension_salt)
+        self.account.space_of(self.head.headers, cache_salt, extension_salt)
     }
 }

@@ -1,6 +1,5 @@
 //! Runs the prompts of one request on the fleet, and goes on elsewhere when a worker is lost.
 
-use super::job::Job;
 use super::metrics::Metrics;
 use super::placing::{self, RETRY_AFTER};
 use super::plan::Plan;
@@ -25,6 +24,13 @@ pub(crate) struct Generation {
     /// Legs that lost their workers and wait for others; those that run do not wait for them.
     placing: JoinSet<Result<Leg, ApiError>>,
     outputs: Vec<Output>,
+}
+
+/// Prompts of one request that run on the fleet.
+pub(crate) struct PlacedWork<'a> {
+    pub pool: &'a Arc<Pool>,
+    pub plan: &'a Plan,
+    pub prompts: &'a [Arc<[u32]>],
 }
 
 /// Places the prompts of one request.
@@ -82,18 +88,18 @@ impl Generation {
     /// Dropping the future gives up everything.
     pub(crate) async fn start(
         metrics: Metrics,
-        job: &Job,
+        work: PlacedWork<'_>,
         trace: &Stages,
     ) -> Result<Self, ApiError> {
-        let (pool, plan) = (job.served.pool.clone(), job.plan.clone());
+        let (pool, plan) = (work.pool.clone(), work.plan.clone());
         let choices = plan.choices;
         let mut generation = Self {
             placer: Arc::new(Placer { pool, metrics, plan, trace: trace.clone() }),
-            legs: Vec::with_capacity(job.prompts.len()),
+            legs: Vec::with_capacity(work.prompts.len()),
             placing: JoinSet::new(),
             outputs: Vec::new(),
         };
-        for (prompt, base) in job.prompts.iter().zip((0..).step_by(choices as usize)) {
+        for (prompt, base) in work.prompts.iter().zip((0..).step_by(choices as usize)) {
             let progress = (0..choices).map(|_| Progress::default()).collect();
             let start = Start {
                 prompt: prompt.clone(),

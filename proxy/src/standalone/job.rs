@@ -1,17 +1,17 @@
 //! From a request's body to what the workers need: prompts in tokens, and one plan for all.
 
 use super::catalog::{Catalog, ServedModel};
-use super::client::Client;
+use super::client::{Client, ClientHead};
 use super::clock::created;
 use super::config::ProxySettings;
 use super::encode::tokens;
 use super::fitting::fitted;
+use super::generate::PlacedWork;
 use super::plan::Plan;
 use super::reading::AnswerReading;
 use super::responses::{
     PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
 };
-use crate::exchange::Exchange;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
@@ -49,6 +49,13 @@ pub(crate) struct Job {
     pub plan: Plan,
 }
 
+impl Job {
+    /// The prompts that run on the fleet.
+    pub(crate) fn work(&self) -> PlacedWork<'_> {
+        PlacedWork { pool: &self.served.pool, plan: &self.plan, prompts: &self.prompts }
+    }
+}
+
 /// Parses a body, applies the chat template, tokenizes, and checks against the model's limits.
 ///
 /// # Errors
@@ -62,8 +69,7 @@ pub(crate) fn prepare(
     settings: &ProxySettings,
     store: &SharedStore,
 ) -> Result<Job, ApiError> {
-    let exchange = client.exchange;
-    let trace = exchange.trace();
+    let trace = client.head.trace;
     let notes = FieldNotes::new(settings.unknown_fields);
     let mut earlier = Vec::new();
     let read = match api {
@@ -98,7 +104,9 @@ pub(crate) fn prepare(
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let asked = AskedWork {
         model_name: &model_name,
-        options: &options,
+        choices: options.n,
+        guided: options.guide_field,
+        salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
         affinity: affinity.as_deref(),
     };
@@ -122,42 +130,53 @@ pub(crate) fn prepare(
 }
 
 /// Parts of a request that its plan is made of.
-struct AskedWork<'a> {
-    model_name: &'a str,
-    options: &'a GenerateOptions,
-    sampling: Sampling,
-    affinity: Option<&'a str>,
+pub(super) struct AskedWork<'a> {
+    pub model_name: &'a str,
+    /// Completions of each prompt.
+    pub choices: u32,
+    /// The field that gives the answer a form, if one does.
+    pub guided: Option<&'static str>,
+    /// The request's salt, and that of its extension.
+    pub salts: [Option<&'a str>; 2],
+    pub sampling: Sampling,
+    pub affinity: Option<&'a str>,
 }
 
 /// The plan for all prompts of a request.
-fn plan(
+///
+/// # Errors
+///
+/// 400 for a salt, a tenant or a wish that cannot be meant.
+pub(super) fn plan(
     body: &[u8],
     client: Client<'_>,
     settings: &ProxySettings,
     record: &ModelRecord,
     asked: AskedWork<'_>,
 ) -> Result<Plan, ApiError> {
-    let AskedWork { model_name, options, sampling, affinity } = asked;
-    let exchange = client.exchange;
-    let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
-    let said = SteeringHeaders::of(|name| exchange.header(name));
+    let AskedWork { model_name, choices, guided, salts: [own, extension], sampling, affinity } =
+        asked;
+    let head = client.head;
+    let [traceparent, tracestate] = head.trace_context();
+    let space = client.space(own, extension)?;
+    let said = SteeringHeaders::of(|name| head.header(name));
     // Who may choose the worker may say where its agent reads KV.
-    let lenders = exchange.header(KV_HOLDERS).filter(|_| settings.pins);
+    let lenders = head.header(KV_HOLDERS).filter(|_| settings.pins);
     Ok(Plan {
-        choices: options.n,
+        choices,
         sampling,
         cache_salt: space.salt(),
         // A model is found by its own name, or by that of one of its adapters.
         adapter: (model_name != record.name).then(|| model_name.to_owned()),
-        request_id: exchange.request_id().to_owned(),
-        traceparent: exchange.traceparent().map(str::to_owned),
-        tracestate: exchange.tracestate().map(str::to_owned),
-        guided: options.guide_field,
+        request_id: head.request_id.to_owned(),
+        traceparent: traceparent.map(str::to_owned),
+        tracestate: tracestate.map(str::to_owned),
+        guided,
         migration_limit: settings.migration_limit,
-        flow: FlowId(payer(exchange).map_or(0, name_hash)),
+        flow: FlowId(payer(head).map_or(0, name_hash)),
         session: said.session().or(affinity).map(|text| space.session(text)),
         steering: Steering {
-            pins: Pins::of(|name| exchange.header_bytes(name), settings.pins)?,
+            pins: Pins::of(|name| head.header_bytes(name), settings.pins)?,
             holders: holders::read(lenders.unwrap_or_default()),
             ..Steering::read(body, said, settings.priority_max)?
         },
@@ -255,9 +274,9 @@ fn clamp_max_tokens(model: &ModelRecord, options: &mut GenerateOptions, prompts:
 }
 
 /// Client whose turn a request takes: named by its API key, or else by the name it gives itself.
-pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
+pub(crate) fn payer<'a>(head: ClientHead<'a>) -> Option<&'a str> {
     let keys = ["authorization", API_KEY, AZURE_KEY];
-    keys.into_iter().find_map(|name| exchange.header(name)).or_else(|| exchange.header(FAIRNESS_ID))
+    keys.into_iter().find_map(|name| head.header(name)).or_else(|| head.header(FAIRNESS_ID))
 }
 
 /// The text of each prompt, where it is to be repeated.
@@ -275,7 +294,12 @@ fn echoes(model: &Model, input: &Input<'_>) -> Vec<String> {
     prompts.iter().map(text).collect()
 }
 
-fn check_prompts(model: &ModelRecord, param: &str, prompts: &[Arc<[u32]>]) -> Result<(), ApiError> {
+/// Refuses prompts without tokens, or with some that the model has not.
+pub(super) fn check_prompts(
+    model: &ModelRecord,
+    param: &str,
+    prompts: &[Arc<[u32]>],
+) -> Result<(), ApiError> {
     for prompt in prompts {
         if prompt.is_empty() {
             return Err(ApiError::invalid(param, "the prompt has no tokens"));

@@ -64,6 +64,9 @@ fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
     if choices > 1 {
         // A prompt that is handed over can be taken once.
         Some("choices")
+    } else if plan.sampling.pooled {
+        // Nothing is left to do for who would take the KV.
+        Some("pooled")
     } else if plan.sampling.prompt_logprobs.is_some() {
         // Only who computes a prompt has them, and who answers must say them.
         Some("prompt_logprobs")

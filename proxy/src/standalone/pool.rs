@@ -121,6 +121,11 @@ impl Pool {
         self.workers.adapters()
     }
 
+    /// Whether a worker that answers requests makes vectors of prompts.
+    pub(crate) fn embeds(&self) -> bool {
+        self.workers.embeds()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         self.workers.accepting()

@@ -94,7 +94,9 @@ impl<'a> Route<'a> {
                 Some(Self::Generate(api))
             }
             api @ Api::CountTokens => Some(Self::Count(api)),
-            api @ Api::Embeddings => Some(Self::Engine(api)),
+            api @ (Api::Embeddings | Api::Pooling | Api::Classify | Api::Rerank | Api::Score) => {
+                Some(Self::Pooled(api))
+            }
             _ => None,
         }
     }
@@ -103,7 +105,7 @@ impl<'a> Route<'a> {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Count(Api::Responses) => INPUT_TOKENS,
-            Self::Generate(api) | Self::Count(api) | Self::Engine(api) => api.path(),
+            Self::Generate(api) | Self::Count(api) | Self::Pooled(api) => api.path(),
             Self::Response(_) => "/v1/responses/{id}",
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",

@@ -2,8 +2,10 @@
 //!
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
+mod pooled;
+
 use super::catalog::Catalog;
-use super::client::Client;
+use super::client::{Client, ClientHead};
 use super::clock::created;
 use super::config::ProxySettings;
 use super::generate::Generation;
@@ -166,9 +168,35 @@ impl Service {
             return ("preflight", Ok(()));
         }
         match Route::find(exchange.method(), &path) {
+            Err(error) if self.may_pass(exchange, &error) => {
+                ("passed", Box::pin(self.pass(exchange, error)).await)
+            }
             Err(error) => ("other", Err(error.into())),
             Ok(route) => (route.label(), self.dispatch(exchange, route).await),
         }
+    }
+
+    /// Whether an engine that speaks for itself may serve what this proxy does not.
+    fn may_pass(&self, exchange: &Exchange, error: &ApiError) -> bool {
+        let is_absent =
+            [StatusCode::NOT_FOUND, StatusCode::NOT_IMPLEMENTED].contains(&error.status);
+        is_absent
+            && *exchange.method() == Method::POST
+            && self.catalog.passes()
+            && self.settings.passage.serves(exchange.path())
+    }
+
+    /// Passes a request on that this proxy does not serve itself; `absent` is the answer where its
+    /// model's engines do not speak for themselves.
+    async fn pass(&self, exchange: &mut Exchange, absent: ApiError) -> Result<(), Failure> {
+        exchange.check_headers()?;
+        let account = self.authorize(exchange)?;
+        self.admit(exchange)?;
+        let started = Instant::now();
+        let body = exchange.unpacked_body().await?;
+        let passed = self.passed(exchange, account, &body)?.ok_or(absent)?;
+        drop(body);
+        self.pass_through.answer(exchange, &passed, started).await
     }
 
     async fn dispatch(&self, exchange: &mut Exchange, route: Route<'_>) -> Result<(), Failure> {
@@ -194,9 +222,13 @@ impl Service {
                 json(exchange, status, ready).await;
             }
             Route::Tokenize | Route::Detokenize => {
-                self.authorize(exchange)?;
+                let account = self.authorize(exchange)?;
                 self.admit(exchange)?;
+                let started = Instant::now();
                 let body = self.read(exchange).await?;
+                if let Some(passed) = self.passed(exchange, account, &body)? {
+                    return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
+                }
                 let notes = FieldNotes::new(self.settings.unknown_fields);
                 let answer = beside(&body, || match route {
                     Route::Tokenize => texts::tokenize(&body, &self.catalog, &notes),
@@ -224,18 +256,19 @@ impl Service {
             }
             Route::Generate(api) => self.generate(exchange, api).await?,
             Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
-            Route::Engine(api) => self.engine(exchange, api.path()).await?,
+            Route::Pooled(api) => Box::pin(self.pooled(exchange, api)).await?,
         }
         Ok(())
     }
 
     fn authorize(&self, exchange: &Exchange) -> Result<Account, ApiError> {
-        self.settings.keys.account(sent_key(exchange)).ok_or_else(ApiError::unauthorized)
+        let key = sent_key(&exchange.client_head());
+        self.settings.keys.account(key).ok_or_else(ApiError::unauthorized)
     }
 
     /// Gives a request its place among those that run, out of the share of its key.
     fn admit(&self, exchange: &mut Exchange) -> Result<(), ApiError> {
-        let key = self.settings.keys.holder(sent_key(exchange));
+        let key = self.settings.keys.holder(sent_key(&exchange.client_head()));
         exchange.admit(key)
     }
 
@@ -270,12 +303,12 @@ impl Service {
         exchange.trace().enter("receive");
         let body = self.read(exchange).await?;
         exchange.trace().enter("parse");
-        let client = Client { exchange, account };
-        if let Some(passed) = self.passed(client, &body)? {
+        if let Some(passed) = self.passed(exchange, account, &body)? {
             exchange.trace().leave();
             // In place it would take 11 KB of every stream.
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
+        let client = Client { head: exchange.client_head(), account };
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
         exchange.ignores(job.ignored.as_deref());
@@ -286,7 +319,7 @@ impl Service {
         let placing = Instant::now();
         let generation = tokio::select! {
             biased;
-            generation = Generation::start(self.metrics.clone(), &job, &trace) => generation?,
+            generation = Generation::start(self.metrics.clone(), job.work(), &trace) => generation?,
             // It gives up its turn, where it waits for one.
             gone = exchange.gone() => return Err(gone.into()),
         };
@@ -346,12 +379,11 @@ impl Service {
         self.admit(exchange)?;
         let started = Instant::now();
         let body = self.read(exchange).await?;
-        let client = Client { exchange, account };
-        if let Some(passed) = self.passed(client, &body)? {
+        if let Some(passed) = self.passed(exchange, account, &body)? {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
-        let space = client.space(None, None)?;
+        let space = Client { head: exchange.client_head(), account }.space(None, None)?;
         let earlier = |id: Option<&str>| previous(&self.store, space, id);
         let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes, earlier))?;
         exchange.ignores(notes.ignored().as_deref());
@@ -363,30 +395,21 @@ impl Service {
         Ok(())
     }
 
-    /// Passes on a request to engines that speak for themselves.
-    async fn engine(&self, exchange: &mut Exchange, path: &str) -> Result<(), Failure> {
-        let unknown = || ApiError::unknown_route("POST", path);
-        if !self.catalog.passes() {
-            return Err(unknown().into());
-        }
-        let account = self.authorize(exchange)?;
-        self.admit(exchange)?;
-        let started = Instant::now();
-        let body = self.read(exchange).await?;
-        let client = Client { exchange, account };
-        let passed = self.passed(client, &body)?.ok_or_else(unknown)?;
-        Box::pin(self.pass_through.answer(exchange, &passed, started)).await
-    }
-
     async fn read(&self, exchange: &mut Exchange) -> Result<Bytes, ApiError> {
         check_content_type(exchange)?;
         exchange.unpacked_body().await
     }
 
     /// The request, where its model's engines speak for themselves.
-    fn passed(&self, client: Client<'_>, body: &Bytes) -> Result<Option<PassedRequest>, ApiError> {
+    fn passed(
+        &self,
+        exchange: &Exchange,
+        account: Account,
+        body: &Bytes,
+    ) -> Result<Option<PassedRequest>, ApiError> {
         let removed = &self.metrics.fields_removed;
-        let read = || PassedRequest::read(client, body, &self.catalog, &self.settings, removed);
+        let (catalog, settings) = (&self.catalog, &self.settings);
+        let read = || PassedRequest::read(exchange, account, body, catalog, settings, removed);
         beside(body, read)
     }
 
@@ -413,12 +436,12 @@ fn is_preflight(exchange: &Exchange) -> bool {
 }
 
 /// The API key that came with a request.
-fn sent_key(exchange: &Exchange) -> Option<&str> {
-    let bearer = exchange.header("authorization").and_then(|value| {
+fn sent_key<'a>(head: &ClientHead<'a>) -> Option<&'a str> {
+    let bearer = head.header("authorization").and_then(|value| {
         let (scheme, key) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
-    bearer.or_else(|| exchange.header(API_KEY)).or_else(|| exchange.header(AZURE_KEY))
+    bearer.or_else(|| head.header(API_KEY)).or_else(|| head.header(AZURE_KEY))
 }
 
 fn check_content_type(exchange: &Exchange) -> Result<(), ApiError> {

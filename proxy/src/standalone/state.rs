@@ -17,6 +17,8 @@ pub(crate) struct PoolState {
     pub(crate) placement: Placement,
     members: FxHashMap<WorkerRank, Member>,
     parts: Parts,
+    /// Members who answer, and whose engine makes vectors of prompts.
+    embedding: usize,
     /// Adapters that members who answer have loaded, and how many of these.
     adapters: FxHashMap<Arc<str>, usize>,
     /// Adapters that such members had when they left, and until when these are still known.
@@ -46,6 +48,7 @@ impl PoolState {
             placement,
             members: FxHashMap::default(),
             parts: Parts::default(),
+            embedding: 0,
             adapters: FxHashMap::default(),
             former_adapters: FxHashMap::default(),
         }
@@ -130,6 +133,11 @@ impl PoolState {
         (all > 0).then(|| NoSplitReason::new(reason, prefill > 0 && prefill == mute))
     }
 
+    /// Whether a member who answers makes vectors of prompts.
+    pub(crate) fn embeds(&self) -> bool {
+        self.embedding > 0
+    }
+
     /// Whether a member who answers has this adapter loaded, or had when it left.
     pub(crate) fn has_adapter(&self, name: &str, now: Instant) -> bool {
         let was_there = || self.former_adapters.get(name).is_some_and(|until| now < *until);
@@ -154,6 +162,7 @@ impl PoolState {
         if !profile::answers(profile) {
             return;
         }
+        self.embedding += usize::from(profile.embeds);
         for name in &profile.adapters {
             match self.adapters.get_mut(name.as_str()) {
                 Some(count) => *count += 1,
@@ -173,6 +182,7 @@ impl PoolState {
         if !profile::answers(&profile) {
             return;
         }
+        self.embedding -= usize::from(profile.embeds);
         for name in &profile.adapters {
             let count = self.adapters.get_mut(name.as_str()).expect("it was counted in");
             *count -= 1;

@@ -26,6 +26,7 @@ pub(crate) fn request(
 ) -> Stages {
     let operation = match api {
         Api::Completions => "text_completion",
+        Api::Embeddings | Api::Pooling | Api::Rerank | Api::Score | Api::Classify => "embeddings",
         _ => "chat",
     };
     let span = tracing::info_span!(

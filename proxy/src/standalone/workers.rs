@@ -264,6 +264,11 @@ impl PoolWorkers {
         self.state.lock().adapters(Instant::now())
     }
 
+    /// Whether a worker that answers requests makes vectors of prompts.
+    pub(crate) fn embeds(&self) -> bool {
+        self.state.lock().embeds()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         let state = self.state.lock();

@@ -1,6 +1,7 @@
 //! The limits of what goes through to an engine: the fields of a body, the headers of a request and
 //! the key that the engine asks for. The sidecar and pass-through share them.
 
+use super::serving::{is_plain, is_serving};
 use bytes::Bytes;
 use clap::Args;
 use http::{HeaderName, HeaderValue, header};
@@ -55,6 +56,12 @@ pub struct PassageArgs {
     #[arg(long, env = "STATOR_PASS_HEADERS", value_name = "NAME", value_delimiter = ',')]
     pub pass_headers: Vec<String>,
 
+    /// Further paths on which requests may reach an engine, comma-separated: `/v1/videos`. Without
+    /// this flag only those do that serve requests in the APIs of OpenAI, Anthropic, Cohere, Jina,
+    /// vLLM and SGLang. Never name one that operates an engine, such as `/sleep`.
+    #[arg(long, env = "STATOR_PASS_PATHS", value_name = "PATH", value_delimiter = ',')]
+    pub pass_paths: Vec<String>,
+
     /// File with the key that engines ask for. The proxy sends it as `authorization: Bearer KEY`
     /// to every engine that it passes requests to, in place of a client's. Read at start.
     #[arg(long, env = "STATOR_ENGINE_API_KEY_FILE", value_name = "FILE")]
@@ -67,6 +74,8 @@ pub(crate) struct Passage {
     pub fields: FieldRules,
     /// Headers that pass as well as those of the list.
     headers: Vec<HeaderName>,
+    /// Paths that serve requests, as well as those of the list.
+    paths: Vec<String>,
     /// The value of `authorization` that the engine asks for.
     key: Option<HeaderValue>,
 }
@@ -119,7 +128,9 @@ impl PassageArgs {
         if credentials && self.engine_api_key_file.is_none() {
             headers.extend(CREDENTIALS);
         }
-        Passage { fields, headers, key }
+        let odd = self.pass_paths.iter().filter(|path| *path == "/" || !is_plain(path));
+        faults.extend(odd.map(|path| format!("pass-paths: {path:?} is no plain path")));
+        Passage { fields, headers, paths: self.pass_paths.clone(), key }
     }
 }
 
@@ -168,6 +179,11 @@ impl Passage {
         ALLOWED.binary_search(&name.as_str()).is_ok() || self.headers.contains(name)
     }
 
+    /// Whether requests on this path, which is without its query, may reach an engine.
+    pub(crate) fn serves(&self, path: &str) -> bool {
+        is_serving(path) || self.paths.iter().any(|passed| passed == path)
+    }
+
     /// The value of `authorization` that the engine asks for, where it is known here.
     pub(crate) fn key(&self) -> Option<&HeaderValue> {
         self.key.as_ref()
@@ -192,6 +208,25 @@ impl Passage {
         let mut editor = Editor::new(&body, &fields);
         editor.screen(&screening);
         Ok(editor.finish().apply(&body).into())
+    }
+
+    /// Removes from a form what may not reach an engine; the same bytes where nothing is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] for a form that readers may take for different ones.
+    pub(crate) fn screen_form(
+        &self,
+        form: &Bytes,
+        content_type: &str,
+        removed: &RemovedFields,
+    ) -> Result<Bytes, Refusal> {
+        let screening = self.fields.screen_form(form, content_type).map_err(ScreenError::from)?;
+        count(&screening, removed);
+        match screening.is_empty() {
+            true => Ok(form.clone()),
+            false => Ok(screening.edits().apply(form).into()),
+        }
     }
 }
 
@@ -222,6 +257,7 @@ mod tests {
         });
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let args = PassageArgs {
+            pass_paths: Vec::new(),
             pass_fields: own(fields),
             pass_headers: own(headers),
             engine_api_key_file: file.as_ref().map(|file| file.path().to_owned()),

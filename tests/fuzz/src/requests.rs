@@ -1,6 +1,9 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
+use stator_api::delta::Identity;
 use stator_api::openai::ApiError;
+use stator_api::pooled::answer::answer;
+use stator_api::pooled::{self, PooledForm};
 use stator_api::responses::request::ResponsePlace;
 use stator_api::tokenize::{read_detokenize, read_tokenize};
 use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses};
@@ -8,6 +11,7 @@ use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses}
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
     check_response(body);
+    check_pooled(body);
     for read in [
         |body: &[u8]| read_tokenize(body, &FieldNotes::default()).map(|_| ()),
         |body: &[u8]| read_detokenize(body, &FieldNotes::default()).map(|_| ()),
@@ -23,6 +27,32 @@ pub(crate) fn run(body: &[u8]) {
                 // Whoever is lenient takes what the strict take.
                 let lenient = read(api, body, &FieldNotes::new(UnknownFields::Ignore));
                 lenient.expect("it was taken");
+            }
+            Err(error) => check(&error),
+        }
+    }
+}
+
+/// What is asked for of vectors can be made of vectors.
+fn check_pooled(body: &[u8]) {
+    let apis = [Api::Embeddings, Api::Pooling, Api::Classify, Api::Rerank, Api::Score];
+    for api in apis {
+        let request = match pooled::read(api, api.path(), body, &FieldNotes::default()) {
+            Ok(request) => request,
+            Err(error) => {
+                check(&error);
+                continue;
+            }
+        };
+        let inputs = request.inputs.len();
+        assert!((1..=pooled::INPUTS_MAX).contains(&inputs));
+        if request.form == PooledForm::Classes {
+            continue;
+        }
+        let identity = Identity { id: "r", created: 0, model: "m" };
+        match answer(&request.form, &identity, vec![vec![1.0, -2.0]; inputs], 1) {
+            Ok(answer) => {
+                serde_json::from_slice::<serde_json::Value>(&answer).expect("an answer is JSON");
             }
             Err(error) => check(&error),
         }

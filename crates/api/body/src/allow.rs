@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 /// Fields that pass, sorted.
 ///
-/// Source: the public fields of OpenAI's and Anthropic's APIs, and the sampling, template, pooling
+/// Source: the public fields of OpenAI's, Anthropic's and Cohere's APIs, and the sampling, template, pooling
 /// and scoring extras of vLLM 0.26, SGLang 0.5.23 and llama.cpp. An extra is left out where it runs
 /// code of the client, reads a path, names other requests, or opens what an engine keeps to itself.
 const ALLOWED: &[&str] = &[
@@ -52,6 +52,7 @@ const ALLOWED: &[&str] = &[
     "ebnf",
     "echo",
     "embed_dtype",
+    "embedding_types",
     "enable_thinking",
     "encoding_format",
     "endianness",
@@ -69,12 +70,14 @@ const ALLOWED: &[&str] = &[
     "guided_whitespace_pattern",
     "ignore_eos",
     "image_data",
+    "images",
     "include",
     "include_reasoning",
     "include_stop_str_in_output",
     "input",
     "input_ids",
     "input_type",
+    "inputs",
     "instruct",
     "instruction",
     "instructions",
@@ -92,6 +95,7 @@ const ALLOWED: &[&str] = &[
     "max_output_tokens",
     "max_tokens",
     "max_tokens_per_doc",
+    "max_tokens_per_query",
     "max_tool_calls",
     "mcp_servers",
     "media_io_kwargs",
@@ -112,7 +116,9 @@ const ALLOWED: &[&str] = &[
     "normalize",
     "output_compression",
     "output_config",
+    "output_dimension",
     "output_format",
+    "padding",
     "parallel_tool_calls",
     "partial_images",
     "prediction",
@@ -168,6 +174,7 @@ const ALLOWED: &[&str] = &[
     "text",
     "text_1",
     "text_2",
+    "texts",
     "thinking",
     "thinking_budget",
     "thinking_token_budget",
@@ -182,6 +189,7 @@ const ALLOWED: &[&str] = &[
     "top_logprobs_num",
     "top_n",
     "top_p",
+    "truncate",
     "truncate_prompt_tokens",
     "truncation",
     "truncation_side",

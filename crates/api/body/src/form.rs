@@ -6,6 +6,7 @@
 
 use crate::allow::{FieldRules, Screening};
 use crate::form_error::{FormError, HEAD_MAX_BYTES};
+use crate::span::Span;
 use bytes::{Buf, Bytes};
 use memchr::memmem::{self, Finder};
 
@@ -193,9 +194,29 @@ fn base_of(name: &str) -> &str {
 }
 
 /// Whether a body of this `content-type` is a form.
-pub(crate) fn is_form(content_type: &str) -> bool {
+pub fn is_form(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("multipart/form-data")
+}
+
+/// Position of the value of a field in a form that [`FormScreen`] has passed; none where the field is
+/// missing or stands twice.
+pub fn form_field(form: &[u8], content_type: &str, field: &str) -> Option<Span> {
+    let dashed = format!("--{}", boundary(content_type)?);
+    let end = format!("\r\n{dashed}");
+    let finder = Finder::new(&end);
+    let (mut at, mut found) = (dashed.len(), None);
+    while !form.get(at..)?.starts_with(b"--") {
+        let head = form.get(at + 2..)?;
+        let head = &head[..memmem::find(head, b"\r\n\r\n")?];
+        let start = at + 2 + head.len() + 4;
+        let value = Span { start, end: start + finder.find(form.get(start..)?)? };
+        if name_of(head).ok()? == field && found.replace(value).is_some() {
+            return None;
+        }
+        at = value.end + end.len();
+    }
+    found
 }
 
 /// The boundary that a `content-type` names, if it is a sound one.

@@ -155,3 +155,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_field_is_found_where_it_stands_once() {
+    let kind = "multipart/form-data; boundary=b";
+    let part = |name: &str, value: &str| {
+        format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let form = [part("file", "--b or\n--b"), part("model", "m\u{e4}"), part("language", "")];
+    let whole = format!("{}--b--\r\n", form.concat());
+    let found = |form: &str, name| {
+        form_field(form.as_bytes(), kind, name).map(|at| form[at.start..at.end].to_owned())
+    };
+    assert_eq!(found(&whole, "model").as_deref(), Some("m\u{e4}"));
+    assert_eq!(found(&whole, "file").as_deref(), Some("--b or\n--b"));
+    assert_eq!(found(&whole, "language").as_deref(), Some(""));
+    assert_eq!(found(&whole, "prompt"), None);
+    let twice = format!("{}{}--b--\r\n", part("model", "a"), part("model", "b"));
+    assert_eq!(found(&twice, "model"), None);
+    assert_eq!(found("--b\r\nContent-Disp", "model"), None);
+}

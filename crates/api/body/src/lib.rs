@@ -42,7 +42,7 @@ pub use clean::AnswerCleaner;
 pub use edit::{Edits, Pieces};
 pub use editor::Editor;
 pub use fields::{Field, Fields};
-pub use form::FormScreen;
+pub use form::{FormScreen, form_field, is_form};
 pub use form_error::FormError;
 pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};

@@ -111,7 +111,11 @@ impl FieldRules {
 
 impl FieldRules {
     /// Screens a form that is there as a whole.
-    fn screen_form(&self, body: &Bytes, content_type: &str) -> Result<Screening, FormError> {
+    ///
+    /// # Errors
+    ///
+    /// [`FormError`] for a form that readers may take for different ones.
+    pub fn screen_form(&self, body: &Bytes, content_type: &str) -> Result<Screening, FormError> {
         let mut screen = FormScreen::new(self, content_type)?;
         let mut left = Vec::new();
         screen.push(body.clone(), &mut left)?;

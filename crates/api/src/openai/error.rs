@@ -247,6 +247,14 @@ impl ApiError {
             .with_code("not_implemented")
     }
 
+    /// 501: no engine of a model does what is asked for.
+    pub fn not_served(model: &str, why: &str) -> Self {
+        let message = format!("the model {:?} {why}", quote(model));
+        Self::new(StatusCode::NOT_IMPLEMENTED, INVALID_REQUEST, message)
+            .with_param("model")
+            .with_code("not_implemented")
+    }
+
     /// 502: a worker answered with something that cannot be used.
     pub fn bad_gateway(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, SERVER, message).with_code("bad_gateway")

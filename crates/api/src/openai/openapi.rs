@@ -6,6 +6,7 @@ pub const DOCUMENT: &str = include_str!("openapi.json");
 #[cfg(test)]
 mod tests {
     use crate::anthropic::body::MessagesBody;
+    use crate::pooled::body::{RankingBody, ScoreBody, VectorBody};
     use crate::responses::body::ResponsesBody;
     use serde_json::Value;
     use std::collections::BTreeSet;
@@ -17,6 +18,16 @@ mod tests {
         let routes = [
             ("/v1/chat/completions", "post"),
             ("/v1/completions", "post"),
+            ("/v1/embeddings", "post"),
+            ("/pooling", "post"),
+            ("/v1/pooling", "post"),
+            ("/v1/classify", "post"),
+            ("/classify", "post"),
+            ("/v1/rerank", "post"),
+            ("/rerank", "post"),
+            ("/v2/rerank", "post"),
+            ("/v1/score", "post"),
+            ("/score", "post"),
             ("/v1/responses", "post"),
             ("/v1/responses/input_tokens", "post"),
             ("/v1/responses/{id}", "get"),
@@ -48,9 +59,13 @@ mod tests {
     #[test]
     fn document_has_every_field_that_is_read() {
         let document: Value = serde_json::from_str(super::DOCUMENT).unwrap();
-        for (schema, fields) in
-            [("ResponsesRequest", ResponsesBody::FIELDS), ("MessagesRequest", MessagesBody::FIELDS)]
-        {
+        for (schema, fields) in [
+            ("ResponsesRequest", ResponsesBody::FIELDS),
+            ("MessagesRequest", MessagesBody::FIELDS),
+            ("VectorRequest", VectorBody::FIELDS),
+            ("RerankRequest", RankingBody::FIELDS),
+            ("ScoreRequest", ScoreBody::FIELDS),
+        ] {
             let known = &document["components"]["schemas"][schema]["properties"];
             let known: BTreeSet<_> =
                 known.as_object().unwrap().keys().map(String::as_str).collect();

@@ -1,5 +1,7 @@
 //! A request's fields that decide where it goes; and the request, as it goes on.
 
+use crate::exchange::Exchange;
+use crate::space::Account;
 use crate::standalone::catalog::Catalog;
 use crate::standalone::client::Client;
 use crate::standalone::config::ProxySettings;
@@ -15,7 +17,9 @@ use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::openai::options::check_cache_salt;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::Object;
-use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
+use stator_body::{
+    Field, Fields, Span, extension_salt, form_field, is_form, prompt_bytes, scan, unquote,
+};
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
 use stator_protos::discovery::ApiRecord;
@@ -31,6 +35,8 @@ pub(crate) struct PassedRequest {
     /// Head to send on, without the engine's own name of the model.
     head: RequestHeader,
     body: Bytes,
+    /// Position of the model's name, if the body is a form.
+    model_at: Option<Span>,
     /// Whether something was cut out that a client may not say.
     pub stripped: bool,
     /// The LoRA adapter that it is for.
@@ -43,6 +49,12 @@ pub(crate) struct PassedRequest {
     /// Whether the client names a salt itself, so that it knows its engine to take one.
     names_salt: bool,
     prompt: Text,
+}
+
+/// A body that is a form.
+struct UploadedForm<'a> {
+    bytes: &'a Bytes,
+    content_type: &'a str,
 }
 
 /// The cache salts of a body.
@@ -88,15 +100,20 @@ impl PassedRequest {
     ///
     /// 4xx, with the field at fault, where it may not go on.
     pub(crate) fn read(
-        client: Client<'_>,
+        exchange: &Exchange,
+        account: Account,
         body: &Bytes,
         catalog: &Catalog,
         settings: &ProxySettings,
         removed: &RemovedFields,
     ) -> Result<Option<Self>, ApiError> {
-        let exchange = client.exchange;
+        let client = Client { head: exchange.client_head(), account };
         if !catalog.passes() {
             return Ok(None);
+        }
+        if let Some(kind) = exchange.header("content-type").filter(|kind| is_form(kind)) {
+            let form = UploadedForm { bytes: body, content_type: kind };
+            return Self::read_form(exchange, client, form, catalog, settings, removed);
         }
         // Whoever answers the request instead names the fault of a body that cannot be read.
         let Ok(fields) = scan(body) else { return Ok(None) };
@@ -123,14 +140,58 @@ impl PassedRequest {
             pool,
             head,
             body: cleaned,
+            model_at: None,
             stripped,
             adapter,
             steering,
-            flow: FlowId(payer(exchange).map_or(0, name_hash)),
+            flow: FlowId(payer(client.head).map_or(0, name_hash)),
             session: said.session().map(|text| space.session(text)),
             cache_salt: space.salt(),
             names_salt: salts.own.is_some(),
             prompt,
+        }))
+    }
+
+    /// Reads a request whose body is a form, which says nothing of a prompt or of a salt.
+    fn read_form(
+        exchange: &Exchange,
+        client: Client<'_>,
+        form: UploadedForm<'_>,
+        catalog: &Catalog,
+        settings: &ProxySettings,
+        removed: &RemovedFields,
+    ) -> Result<Option<Self>, ApiError> {
+        let UploadedForm { bytes: body, content_type: kind } = form;
+        headers::check_encoding(exchange.request())?;
+        let passage = &settings.passage;
+        let cleaned = passage.screen_form(body, kind, removed);
+        let cleaned = cleaned.map_err(|refusal| ApiError::bad_request(refusal.to_string()))?;
+        let Some(model_at) = form_field(&cleaned, kind, "model") else { return Ok(None) };
+        let Ok(model) = str::from_utf8(model_at.of(&cleaned)) else { return Ok(None) };
+        let Some(pool) = catalog.passed(model) else { return Ok(None) };
+        let adapter = (*model != pool.record().name).then(|| model.to_owned());
+        let said = SteeringHeaders::of(|name| exchange.header(name));
+        let steering = Steering {
+            pins: Pins::of_whole(|name| exchange.header_bytes(name), settings.pins)?,
+            ..Steering::read(b"{}", said, settings.priority_max)?
+        };
+        let space = client.space(None, None)?;
+        let head =
+            headers::onward(exchange.request(), passage, &exchange.identity(), Some(&cleaned));
+        Ok(Some(Self {
+            pool,
+            head,
+            stripped: cleaned.len() != body.len(),
+            body: cleaned,
+            model_at: Some(model_at),
+            adapter,
+            steering,
+            flow: FlowId(payer(client.head).map_or(0, name_hash)),
+            session: said.session().map(|text| space.session(text)),
+            // Uploads have no prefix that another request could find.
+            cache_salt: None,
+            names_salt: false,
+            prompt: Text { sequence: Vec::new(), tokens: 0, max_output_tokens: None },
         }))
     }
 
@@ -170,7 +231,10 @@ impl PassedRequest {
         let is_renamed = self.adapter.is_none() && api.model != self.pool.record().name;
         let model = is_renamed.then_some(&*api.model);
         let salt = self.cache_salt.as_deref().filter(|_| !self.is_unseparated(api));
-        let body = addressed(&self.body, model, salt);
+        let body = match self.model_at {
+            Some(at) => addressed_form(&self.body, model, at),
+            None => addressed(&self.body, model, salt),
+        };
         let mut head = headers::for_body(&self.head, &body);
         headers::insert(&mut head, header::HOST, host);
         (head, body)
@@ -202,6 +266,14 @@ fn addressed(body: &Bytes, model: Option<&str>, salt: Option<&str>) -> Bytes {
         }
     }
     edit.finish().into()
+}
+
+/// The form for an engine that calls the model `model`, whose name stands at `at`.
+fn addressed_form(form: &Bytes, model: Option<&str>, at: Span) -> Bytes {
+    match model {
+        Some(model) => [&form[..at.start], model.as_bytes(), &form[at.end..]].concat().into(),
+        None => form.clone(),
+    }
 }
 
 #[cfg(test)]

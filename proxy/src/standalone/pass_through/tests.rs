@@ -353,14 +353,22 @@ async fn other_apis_go_through_where_the_model_is_of_this_kind() {
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
     for (path, body) in [
-        ("/v1/embeddings", r#"{"model":"other"}"#),
-        ("/v1/embeddings", "{}"),
+        ("/v1/embeddings", r#"{"model":"other","input":"a"}"#),
         (COMPLETIONS, r#"{"model":"other","prompt":"a"}"#),
-        ("/v1/rerank", r#"{"model":"m"}"#),
+        ("/v2/embed", r#"{"model":"other","texts":["a"]}"#),
+        ("/sleep", r#"{"model":"m"}"#),
+        ("/v1/load_lora_adapter", r#"{"model":"m"}"#),
     ] {
         let mut client = post(&bed, path, "", body).await;
         assert!(client.read().await);
         assert_eq!(client.status(), 404, "{path} {body}");
+    }
+    for path in ["/v1/rerank", "/score", "/v2/embed", "/tokenize", "/inference/v1/generate"] {
+        let mut client = post(&bed, path, "", r#"{"model":"m"}"#).await;
+        assert!(asked.read().await, "the same connection is used");
+        assert!(asked.head.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{}", asked.head);
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
     }
     // An agent of the same name whose engine takes tokens is another model.
     let _other = bed.agent(Default::default()).await;
@@ -368,4 +376,56 @@ async fn other_apis_go_through_where_the_model_is_of_this_kind() {
     assert!(asked.read().await, "the same connection is used");
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
+}
+
+#[tokio::test]
+async fn an_upload_goes_through_with_the_engines_name_of_the_model() {
+    let server = Engine::start().await;
+    let mut bed = Bed::start(&["--pass-paths=/v1/videos"]).await;
+    let _agent = bed.watched(server.address(), "whisper").await;
+    bed.until_listed("m").await;
+    bed.until_workers(1).await;
+    let form = |model: &str| {
+        format!(
+            "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n\
+             --b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nsound\r\n\
+             --b--\r\n"
+        )
+    };
+    let odd = "--b\r\ncontent-disposition: form-data; name=\"priority\"\r\n\r\n9\r\n";
+    let kind = "content-type: multipart/form-data; boundary=b\r\n";
+    let sent = odd.to_owned() + &form("m");
+    let mut asked = None;
+    for path in ["/v1/audio/transcriptions", "/v1/videos"] {
+        let mut client = upload(&bed, path, kind, &sent).await;
+        let engine = match &mut asked {
+            None => asked.insert(server.asked().await),
+            Some(engine) => {
+                assert!(engine.read().await, "the same connection is used");
+                engine
+            }
+        };
+        assert!(engine.head.starts_with(&format!("POST {path} HTTP/1.1")), "{}", engine.head);
+        assert_eq!(engine.body, form("whisper"), "a field that steers is gone");
+        engine.answer(200, DONE).await;
+        check_done(&mut client).await;
+    }
+    for (path, body, status) in [
+        ("/v1/audio/transcriptions", form("other"), 501),
+        ("/v1/audio/transcriptions", "--c--".to_owned(), 400),
+        ("/v1/images/edits", form("other"), 501),
+    ] {
+        let mut client = upload(&bed, path, kind, &body).await;
+        assert!(client.read().await);
+        assert_eq!(client.status(), status, "{path} {}", client.body);
+    }
+}
+
+/// A client that has sent a body which is no JSON.
+async fn upload(bed: &Bed, path: &str, headers: &str, body: &str) -> Peer {
+    let mut client = Peer::connect(bed.address).await;
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}");
+    client.write(&format!("{head}Content-Length: {length}\r\n\r\n{body}")).await;
+    client
 }

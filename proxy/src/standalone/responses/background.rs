@@ -36,7 +36,7 @@ impl BackgroundWork {
         let started = Instant::now();
         let generation = tokio::select! {
             biased;
-            generation = Generation::start(self.metrics.clone(), &job, &self.trace) => generation?,
+            generation = Generation::start(self.metrics.clone(), job.work(), &self.trace) => generation?,
             () = self.record.unwanted() => return Err(Failure::Gone),
         };
         self.record.advance(|events, out| events.begin(out));

@@ -5,7 +5,7 @@
 ///
 /// Source: the routes of OpenAI's, Anthropic's, Cohere's and Jina's APIs, and the serving routes of
 /// vLLM 0.26 and SGLang 0.5.23.
-const SERVING: [&str; 46] = [
+const SERVING: [&str; 48] = [
     "/classify",
     "/detokenize",
     "/encode",
@@ -38,11 +38,13 @@ const SERVING: [&str; 46] = [
     "/v1/embeddings",
     "/v1/images/edits",
     "/v1/images/generations",
+    "/v1/images/variations",
     "/v1/loads",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/models",
     "/v1/moderations",
+    "/v1/pooling",
     "/v1/rerank",
     "/v1/responses",
     "/v1/score",
