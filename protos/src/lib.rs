@@ -41,6 +41,14 @@ pub mod peers {
     tonic::include_proto!("stator.peers.v1");
 }
 
+/// Generated types of KServe's open inference protocol (`inference`).
+///
+/// They stop at the proxy's edge that speaks it; no other module names them.
+pub mod inference {
+    #![allow(missing_docs, unreachable_pub, clippy::all)]
+    tonic::include_proto!("inference");
+}
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -31,6 +31,11 @@ pub struct ApiArgs {
           value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=86_400_000))]
     pub stream_comment_ms: u64,
 
+    /// Port of KServe's open inference protocol over gRPC, on the address of the API; 0 picks a free
+    /// one and logs it. It has no TLS. Default: none; the API's own port has the protocol as JSON.
+    #[arg(long, env = "STATOR_KSERVE_GRPC_PORT", value_name = "PORT")]
+    pub kserve_grpc_port: Option<u16>,
+
     /// Bytes of responses of `/v1/responses` that are kept in memory for clients that come back to
     /// them. Zero keeps none. When it is full, the tenant that holds most loses its oldest. Default:
     /// 256 MiB.

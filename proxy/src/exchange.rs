@@ -22,8 +22,8 @@ use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
-use stator_api::anthropic;
 use stator_api::openai::error::ApiError;
+use stator_api::{anthropic, kserve};
 use stator_protos::header::{IGNORED, REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use stator_runtime::trace::Stages;
 use std::sync::{Arc, LazyLock};
@@ -263,6 +263,7 @@ impl Exchange {
             extra.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         }
         let (status, body) = match anthropic::error::owns(self.path()) {
+            false if kserve::owns(self.path()) => (error.status, kserve::json::error(error)),
             false => (error.status, error.to_json()),
             true => {
                 let mut body = Vec::new();
@@ -491,7 +492,8 @@ fn kept_request_id(session: &ServerSession) -> Option<HeaderValue> {
     (fits && plain).then(|| value.clone())
 }
 
-fn new_request_id() -> HeaderValue {
+/// An identity for a request that came without one.
+pub(crate) fn new_request_id() -> HeaderValue {
     let id: u128 = rand::random();
     HeaderValue::from_str(&format!("{id:032x}")).expect("hexadecimal digits are a valid value")
 }

@@ -34,7 +34,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Service that answers the requests of a listener.
 pub(crate) enum Serving {
     /// An API over a fleet of workers.
-    Standalone(Box<Service>),
+    Standalone(Arc<Service>),
     /// The engine beside this proxy.
     Sidecar {
         /// Shared by the listeners of all its ranks.

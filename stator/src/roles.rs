@@ -37,6 +37,7 @@ const API_DETAILS: &[&str] = &[
     "unknown-fields",
     "cors-origins",
     "client-ca-file",
+    "kserve-grpc-port",
     "prefix-secret-file",
     "tool-call-parser",
     "reasoning-parser",

@@ -21,6 +21,7 @@ mod epp;
 mod errors;
 mod events;
 mod fleet;
+mod kserve;
 mod kv_guarded;
 mod kv_operate;
 mod kv_peers;

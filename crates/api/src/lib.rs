@@ -16,6 +16,7 @@ pub mod field_notes;
 mod field_pages;
 pub mod field_rules;
 pub mod json;
+pub mod kserve;
 pub mod object;
 pub mod openai;
 pub mod pooled;

@@ -59,6 +59,8 @@ pub struct ProxyArgs {
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Address of KServe's gRPC service, if there is one.
+    pub(crate) inference_listen: Option<SocketAddr>,
     pub(crate) tls: Option<tls::ServerSettings>,
     pub(crate) keys: Arc<ApiKeys>,
     /// Limits of the requests that pass through to engines as they came.
@@ -125,15 +127,23 @@ impl ProxySettings {
         let queue = queue.settings(&mut faults);
         let markup = markup.choice(&mut faults);
         let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
+        if tls.is_some() && http.api.kserve_grpc_port.is_some() {
+            faults.push(
+                "kserve-grpc-port: it cannot be with secure-serving, as it has no TLS".into(),
+            );
+        }
         // All flags are checked first, so that an operator sees every fault at once.
         let (Some(keys), Some(placement), Some(queue), Some(discovery), true) =
             (keys, placement, queue, discovery, faults.is_empty())
         else {
             return Err(ConfigError(faults));
         };
+        let listen = http.listen(Ipv4Addr::LOCALHOST);
+        let inference_port = http.api.kserve_grpc_port;
         Ok(Self {
-            listen: http.listen(Ipv4Addr::LOCALHOST),
+            listen,
             metrics_listen,
+            inference_listen: inference_port.map(|port| SocketAddr::new(listen.ip(), port)),
             door,
             ending: http.ending(),
             keys: Arc::new(keys),

@@ -20,6 +20,7 @@ mod fitting;
 mod generate;
 pub(crate) mod given;
 mod job;
+mod kserve;
 mod listing;
 mod markup_args;
 pub(crate) mod metrics;
@@ -65,6 +66,8 @@ use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_peers::Seat;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, AdminContent, Readiness};
+use stator_runtime::tls::Listener;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -134,11 +137,30 @@ pub(crate) async fn serve(
     let door = open_door(settings.door.clone(), std::slice::from_mut(&mut listener), &readiness);
     registry.register(|registry| door.metrics().register(registry, "stator_proxy"));
     let shown = service::OperatorState { registry, metrics, readiness, store };
-    let service = Service::new(settings, catalog, door, shown);
-    let serving = Arc::new(Serving::Standalone(Box::new(service)));
-    server::serve(listener, serving, shutdown).await;
+    let inference = settings.inference_listen;
+    let service = Arc::new(Service::new(settings, catalog, door, shown));
+    let served = serve_clients(listener, service, inference, shutdown).await;
     following.abort();
     keys.abort();
+    served
+}
+
+/// Serves the clients of the API until `shutdown`, and those of KServe's gRPC at `inference`.
+async fn serve_clients(
+    listener: Listener,
+    service: Arc<Service>,
+    inference: Option<SocketAddr>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let inference = match inference {
+        Some(listen) => Some(kserve::grpc::serve(listen, service.clone(), shutdown.clone()).await?),
+        None => None,
+    };
+    server::serve(listener, Arc::new(Serving::Standalone(service)), shutdown).await;
+    if let Some(inference) = inference {
+        // Its calls that run count among the requests that the end waits for.
+        inference.abort();
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Routes of requests.
 
+use super::kserve::route::InferRoute;
 use super::responses::ResponseRoute;
 use http::Method;
 use stator_api::Api;
@@ -12,8 +13,10 @@ pub(crate) enum Route<'a> {
     Generate(Api),
     /// Count the tokens of a conversation.
     Count(Api),
-    /// API that this proxy serves for no model, and that engines may serve themselves.
-    Engine(Api),
+    /// KServe's open inference protocol as JSON.
+    Infer(InferRoute<'a>),
+    /// Vectors of texts, or scores that are made of them.
+    Pooled(Api),
     /// Something about a response that is kept.
     Response(ResponseRoute<'a>),
     /// All models.
@@ -83,6 +86,10 @@ impl<'a> Route<'a> {
             };
             return Some((route, GET));
         }
+        if let Some(route) = InferRoute::find(path) {
+            let allow = if route.is_call() { POST } else { GET };
+            return Some((Self::Infer(route), allow));
+        }
         let rest = path.strip_prefix("/v1/responses/").filter(|rest| !rest.is_empty())?;
         let (route, allow) = ResponseRoute::find(rest, method.as_str())?;
         Some((Self::Response(route), allow))
@@ -107,6 +114,7 @@ impl<'a> Route<'a> {
             Self::Count(Api::Responses) => INPUT_TOKENS,
             Self::Generate(api) | Self::Count(api) | Self::Pooled(api) => api.path(),
             Self::Response(_) => "/v1/responses/{id}",
+            Self::Infer(_) => "/v2",
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",
             Self::Ready(_) => "/v1/models/{id}/ready",
@@ -169,6 +177,12 @@ mod tests {
         assert_eq!(check("POST", "/v1/chat/completions"), Ok("/v1/chat/completions"));
         assert_eq!(check("GET", "/v1/chat/completions"), Err(405));
         assert_eq!(check("POST", "/v1/embeddings"), Ok("/v1/embeddings"));
+        for path in ["/v1/rerank", "/rerank", "/v2/rerank"] {
+            assert_eq!(check("POST", path), Ok("/v1/rerank"), "{path}");
+        }
+        assert_eq!(check("POST", "/score"), Ok("/v1/score"));
+        assert_eq!(check("POST", "/classify"), Ok("/v1/classify"));
+        assert_eq!(check("GET", "/pooling"), Err(405));
         assert_eq!(check("POST", "/v1/messages/count_tokens"), Ok("/v1/messages/count_tokens"));
         assert_eq!(check("GET", "/v1/messages"), Err(405));
         assert_eq!(check("POST", "/v1/responses"), Ok("/v1/responses"));
@@ -200,6 +214,17 @@ mod tests {
         assert_eq!(check("DELETE", "/v1/models"), Err(405));
         assert_eq!(check("GET", "/v1/models/org/name"), Ok("/v1/models/{id}"));
         assert_eq!(check("GET", "/v1/models/"), Err(404));
+        for (method, path) in [
+            ("GET", "/v2"),
+            ("GET", "/v2/health/ready"),
+            ("GET", "/v2/models/org/name/ready"),
+            ("POST", "/v2/models/org/name/versions/1/infer"),
+        ] {
+            assert_eq!(check(method, path), Ok("/v2"), "{path}");
+        }
+        assert_eq!(check("GET", "/v2/models/m/infer"), Err(405));
+        assert_eq!(check("GET", "/v2/models/"), Err(404));
+        assert_eq!(check("POST", "/v2/repository/index"), Err(404));
         assert_eq!(check("GET", "/"), Ok("/"));
         assert_eq!(check("GET", "/docs"), Ok("/"));
         assert_eq!(check("GET", "/page"), Err(404));

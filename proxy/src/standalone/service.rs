@@ -2,6 +2,7 @@
 //!
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
+mod infer;
 mod pooled;
 
 use super::catalog::Catalog;
@@ -256,6 +257,7 @@ impl Service {
             }
             Route::Generate(api) => self.generate(exchange, api).await?,
             Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
+            Route::Infer(route) => Box::pin(self.infer(exchange, route)).await?,
             Route::Pooled(api) => Box::pin(self.pooled(exchange, api)).await?,
         }
         Ok(())

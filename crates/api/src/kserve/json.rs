@@ -1,0 +1,232 @@
+//! The protocol as JSON, and Triton's flat form of it.
+
+use super::tensor::{InferTensor, TensorValues};
+use super::{INPUTS, InferCall, InferText, MODEL_VERSION, TEXT_OUTPUT};
+use crate::delta::Usage;
+use crate::openai::ApiError;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// A call, and the name that its client gave it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JsonCall {
+    /// The client's name of the call; may be empty.
+    pub id: String,
+    /// The call.
+    pub call: InferCall,
+}
+
+/// Identity of an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct InferIdentity<'a> {
+    /// The model, as the call named it.
+    pub model: &'a str,
+    /// The client's name of the call; left out if it is empty.
+    pub id: &'a str,
+}
+
+/// Reads the body of `/v2/models/{model}/infer`.
+///
+/// # Errors
+///
+/// 400 with the member, tensor or parameter at fault.
+pub fn read_infer(model: &str, body: &[u8]) -> Result<JsonCall, ApiError> {
+    let mut call = object(body)?;
+    let inputs = match call.remove("inputs") {
+        Some(Value::Array(inputs)) => inputs,
+        None => return Err(ApiError::missing("inputs")),
+        Some(_) => return Err(ApiError::invalid("inputs", "inputs must be a list of tensors")),
+    };
+    let tensors = inputs
+        .into_iter()
+        .enumerate()
+        .map(|(at, given)| tensor(at, given))
+        .collect::<Result<_, _>>()?;
+    let outputs = match call.remove("outputs") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(outputs)) => outputs.iter().map(output).collect::<Result<_, _>>()?,
+        Some(_) => return Err(ApiError::invalid("outputs", "outputs must be a list of objects")),
+    };
+    let (id, parameters) = (text(&mut call, "id")?, parameters(&mut call)?);
+    nothing_left(&call)?;
+    let call = InferCall::new(model, tensors, parameters, outputs)?;
+    match call.streams {
+        true => Err(ApiError::unsupported("stream", "an answer in pieces needs /generate_stream")),
+        false => Ok(JsonCall { id, call }),
+    }
+}
+
+/// Reads the body of Triton's `/v2/models/{model}/generate`: tensors of one element are members of
+/// their names.
+///
+/// # Errors
+///
+/// 400 with the member, tensor or parameter at fault.
+pub fn read_generate(model: &str, body: &[u8]) -> Result<JsonCall, ApiError> {
+    let mut call = object(body)?;
+    let (id, parameters) = (text(&mut call, "id")?, parameters(&mut call)?);
+    let mut tensors = Vec::new();
+    for (name, value) in call {
+        let (datatype, values) = match value {
+            Value::String(text) => ("BYTES", TensorValues::Bytes(vec![text.into_bytes().into()])),
+            Value::Bool(flag) => ("BOOL", TensorValues::Bools(vec![flag])),
+            // Triton's clients write the parameters of sampling as they are.
+            Value::Object(members) => {
+                let text = Value::Object(members).to_string();
+                ("BYTES", TensorValues::Bytes(vec![text.into_bytes().into()]))
+            }
+            _ => {
+                return Err(ApiError::invalid(
+                    &name,
+                    format!("{name} must be a text or a boolean"),
+                ));
+            }
+        };
+        tensors.push(InferTensor {
+            name: name.into(),
+            datatype: datatype.into(),
+            shape: vec![1],
+            values,
+        });
+    }
+    let call = InferCall::new(model, tensors, parameters, Vec::new())?;
+    Ok(JsonCall { id, call })
+}
+
+fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::invalid_json(format!("the body is no JSON object: {error}")))
+}
+
+fn text(call: &mut Map<String, Value>, name: &str) -> Result<String, ApiError> {
+    match call.remove(name) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(ApiError::invalid(name, format!("{name} must be a string"))),
+    }
+}
+
+fn parameters(call: &mut Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    match call.remove("parameters") {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(parameters)) => Ok(parameters),
+        Some(_) => Err(ApiError::invalid("parameters", "parameters must be an object")),
+    }
+}
+
+fn nothing_left(object: &Map<String, Value>) -> Result<(), ApiError> {
+    match object.keys().next() {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("{name} is not a field of this API");
+            Err(ApiError::bad_request(message).with_code("unknown_parameter").with_param(name))
+        }
+    }
+}
+
+fn tensor(at: usize, tensor: Value) -> Result<InferTensor<'static>, ApiError> {
+    let path = format!("inputs[{at}]");
+    let odd = |what: &str| ApiError::invalid(&path, format!("{path} {what}"));
+    let Value::Object(mut tensor) = tensor else { return Err(odd("must be an object")) };
+    let (name, datatype) = (text(&mut tensor, "name")?, text(&mut tensor, "datatype")?);
+    let shape = match tensor.remove("shape") {
+        Some(Value::Array(shape)) => shape.iter().map(Value::as_i64).collect::<Option<Vec<_>>>(),
+        _ => None,
+    };
+    let shape = shape.ok_or_else(|| odd("needs a shape, a list of integers"))?;
+    parameters(&mut tensor)?;
+    let mut values = Vec::new();
+    flatten(tensor.remove("data").ok_or_else(|| odd("has no data"))?, &mut values);
+    nothing_left(&tensor)?;
+    let values = match &*datatype {
+        "BYTES" => {
+            let bytes = |value| match value {
+                Value::String(text) => Some(Cow::Owned(text.into_bytes())),
+                _ => None,
+            };
+            values.into_iter().map(bytes).collect::<Option<_>>().map(TensorValues::Bytes)
+        }
+        "BOOL" => values.iter().map(Value::as_bool).collect::<Option<_>>().map(TensorValues::Bools),
+        _ => Some(TensorValues::Other(values.len())),
+    };
+    let values = values.ok_or_else(|| odd(&format!("has data of another type than {datatype}")))?;
+    Ok(InferTensor { name: name.into(), datatype: datatype.into(), shape, values })
+}
+
+/// Data may be nested as its shape is, or flat.
+fn flatten(data: Value, values: &mut Vec<Value>) {
+    match data {
+        Value::Array(items) => items.into_iter().for_each(|item| flatten(item, values)),
+        value => values.push(value),
+    }
+}
+
+fn output(output: &Value) -> Result<String, ApiError> {
+    let name = output.get("name").and_then(Value::as_str);
+    name.map(str::to_owned).ok_or_else(|| ApiError::invalid("outputs", "an output has no name"))
+}
+
+/// The answer of `/infer`.
+pub fn infer_answer(
+    identity: &InferIdentity<'_>,
+    call: &InferCall,
+    piece: &InferText<'_>,
+    usage: Usage,
+) -> Vec<u8> {
+    let output = |(name, text): (&str, &str)| json!({"name": name, "datatype": "BYTES", "shape": [1], "data": [text]});
+    let mut answer = json!({
+        "model_name": identity.model,
+        "model_version": MODEL_VERSION,
+        "parameters": usage_parameters(usage),
+        "outputs": call.outputs(piece).into_iter().map(output).collect::<Vec<_>>(),
+    });
+    if !identity.id.is_empty() {
+        answer["id"] = identity.id.into();
+    }
+    answer.to_string().into_bytes()
+}
+
+/// A piece of an answer of `/generate` and `/generate_stream`.
+pub fn generate_answer(
+    identity: &InferIdentity<'_>,
+    call: &InferCall,
+    piece: &InferText<'_>,
+) -> Vec<u8> {
+    let mut answer = json!({"model_name": identity.model, "model_version": MODEL_VERSION});
+    if !identity.id.is_empty() {
+        answer["id"] = identity.id.into();
+    }
+    for (name, text) in call.outputs(piece) {
+        answer[name] = text.into();
+    }
+    answer.to_string().into_bytes()
+}
+
+/// Tokens that an answer took, as parameters of it.
+pub fn usage_parameters(usage: Usage) -> Value {
+    let Usage { prompt_tokens, completion_tokens, cached_tokens, .. } = usage;
+    json!({
+        "input_tokens": prompt_tokens,
+        "output_tokens": completion_tokens,
+        "cached_tokens": cached_tokens,
+    })
+}
+
+/// The description of a model.
+pub fn metadata(model: &str) -> Vec<u8> {
+    let tensor =
+        |name: &str, datatype: &str| json!({"name": name, "datatype": datatype, "shape": [1]});
+    let inputs: Vec<_> = INPUTS.iter().map(|(name, datatype, _)| tensor(name, datatype)).collect();
+    let outputs = [TEXT_OUTPUT, super::FINISH_REASON].map(|name| tensor(name, "BYTES"));
+    json!({
+        "name": model, "versions": [MODEL_VERSION], "platform": "stator",
+        "inputs": inputs, "outputs": outputs,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// An error in this protocol's shape.
+pub fn error(error: &ApiError) -> Vec<u8> {
+    json!({"error": error.message}).to_string().into_bytes()
+}

@@ -1,0 +1,154 @@
+use super::json::{InferIdentity, infer_answer, read_generate, read_infer};
+use super::tensor::TensorValues;
+use super::*;
+use crate::delta::Usage;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn tensor(name: &'static str, values: TensorValues<'static>) -> InferTensor<'static> {
+    let datatype = match values {
+        TensorValues::Bytes(_) => "BYTES",
+        TensorValues::Bools(_) => "BOOL",
+        TensorValues::Other(_) => "FP32",
+    };
+    InferTensor { name: name.into(), datatype: datatype.into(), shape: vec![1], values }
+}
+
+fn text(name: &'static str, text: &'static str) -> InferTensor<'static> {
+    tensor(name, TensorValues::Bytes(vec![text.as_bytes().into()]))
+}
+
+fn flag(name: &'static str, flag: bool) -> InferTensor<'static> {
+    tensor(name, TensorValues::Bools(vec![flag]))
+}
+
+/// The completion's body, and whether it streams; or the parameter at fault.
+fn check(tensors: Vec<InferTensor<'_>>, parameters: Value) -> Result<(Value, bool), String> {
+    let Value::Object(parameters) = parameters else { panic!("an object") };
+    match InferCall::new("m", tensors, parameters, Vec::new()) {
+        Ok(call) => Ok((serde_json::from_slice(&call.body).expect("JSON"), call.streams)),
+        Err(error) => Err(error.param.unwrap_or_default()),
+    }
+}
+
+#[test]
+fn the_tensors_of_dynamo_and_of_triton_make_a_completion() {
+    let dynamo = check(vec![text("text_input", "a"), flag("streaming", true)], json!({}));
+    assert_eq!(dynamo, Ok((json!({"model": "m", "prompt": "a", "echo": false}), true)));
+    let sampling = text("sampling_parameters", r#"{"max_tokens": 3, "temperature": 0}"#);
+    let triton = vec![
+        text("text_input", "a"),
+        sampling,
+        flag("exclude_input_in_output", false),
+        flag("return_finish_reason", true),
+        flag("return_logprobs", false),
+    ];
+    let expected =
+        json!({"model": "m", "prompt": "a", "echo": true, "max_tokens": 3, "temperature": 0});
+    assert_eq!(check(triton, json!({})), Ok((expected, false)));
+    let parameters =
+        json!({"lora_name": "l", "seed": 7, "triton_enable_empty_final_response": true});
+    let adapter = check(vec![text("text_input", "a")], parameters);
+    assert_eq!(
+        adapter,
+        Ok((json!({"model": "l", "prompt": "a", "echo": false, "seed": 7}), false))
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_call_is_named() {
+    let input = || text("text_input", "a");
+    let shaped = |shape| InferTensor { shape, ..input() };
+    for (tensors, parameters, param) in [
+        (vec![], json!({}), "text_input"),
+        (vec![input(), text("image", "b")], json!({}), "inputs"),
+        (vec![input(), flag("return_logprobs", true)], json!({}), "return_logprobs"),
+        (vec![input(), text("stream", "true")], json!({}), "stream"),
+        (vec![shaped(vec![2])], json!({}), "text_input"),
+        (vec![shaped(vec![-1])], json!({}), "text_input"),
+        (vec![shaped(vec![i64::MAX, i64::MAX])], json!({}), "text_input"),
+        (vec![tensor("text_input", TensorValues::Bytes(vec![]))], json!({}), "text_input"),
+        (vec![tensor("text_input", TensorValues::Other(1))], json!({}), "text_input"),
+        (
+            vec![tensor("text_input", TensorValues::Bytes(vec![b"\xff"[..].into()]))],
+            json!({}),
+            "text_input",
+        ),
+        (vec![input(), text("sampling_parameters", "[]")], json!({}), "sampling_parameters"),
+        (vec![input()], json!({"prompt": "b"}), "prompt"),
+        (vec![input()], json!({"lora_name": 1}), "lora_name"),
+    ] {
+        assert_eq!(check(tensors.clone(), parameters), Err(param.into()), "{tensors:?}");
+    }
+    let outputs = vec!["logits".to_owned()];
+    let refused =
+        InferCall::new("m", vec![input()], Map::new(), outputs).expect_err("no such output");
+    assert_eq!(refused.param.as_deref(), Some("outputs"));
+}
+
+#[test]
+fn calls_come_as_json_in_two_forms() {
+    let infer = json!({
+        "id": "7",
+        "parameters": {"max_tokens": 3},
+        "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [["a"]]}],
+        "outputs": [{"name": "text_output"}],
+    });
+    let read = read_infer("m", infer.to_string().as_bytes()).expect("a call");
+    assert_eq!(read.id, "7");
+    let body: Value = serde_json::from_slice(&read.call.body).expect("JSON");
+    assert_eq!(body, json!({"model": "m", "prompt": "a", "echo": false, "max_tokens": 3}));
+    let piece = InferText { text: "b", finish: Some(FinishReason::Length) };
+    let usage =
+        Usage { prompt_tokens: 2, completion_tokens: 3, cached_tokens: 1, ..Usage::default() };
+    let identity = InferIdentity { model: "m", id: "7" };
+    let answer: Value =
+        serde_json::from_slice(&infer_answer(&identity, &read.call, &piece, usage)).expect("JSON");
+    let expected = json!({
+        "model_name": "m", "model_version": "1", "id": "7",
+        "parameters": {"input_tokens": 2, "output_tokens": 3, "cached_tokens": 1},
+        "outputs": [{"name": "text_output", "datatype": "BYTES", "shape": [1], "data": ["b"]}],
+    });
+    assert_eq!(answer, expected);
+    let flat = json!({"text_input": "a", "stream": true, "sampling_parameters": {"top_k": 1}});
+    let read = read_generate("m", flat.to_string().as_bytes()).expect("a call");
+    let body: Value = serde_json::from_slice(&read.call.body).expect("JSON");
+    assert_eq!((body["top_k"].clone(), read.call.streams), (json!(1), true));
+    for (body, param) in [
+        (json!({}), "inputs"),
+        (json!({"inputs": [1]}), "inputs[0]"),
+        (
+            json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "data": ["a"]}]}),
+            "inputs[0]",
+        ),
+        (
+            json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [1]}]}),
+            "inputs[0]",
+        ),
+        (json!({"inputs": [], "input": []}), "input"),
+    ] {
+        let refused = read_infer("m", body.to_string().as_bytes()).expect_err("a fault");
+        assert_eq!(refused.param.as_deref(), Some(param), "{body}");
+    }
+}
+
+proptest! {
+    /// Strings with their lengths are read back; anything else is refused or read, never a panic.
+    #[test]
+    fn raw_elements_are_read_back(
+        texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..5),
+        noise in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut raw = Vec::new();
+        for text in &texts {
+            raw.extend((text.len() as u32).to_le_bytes());
+            raw.extend(text);
+        }
+        let read = TensorValues::from_raw("BYTES", &raw);
+        let expected = texts.iter().map(|text| text.as_slice().into()).collect();
+        prop_assert_eq!(read, Some(TensorValues::Bytes(expected)));
+        for datatype in ["BYTES", "BOOL", "FP32", "odd"] {
+            let _ = TensorValues::from_raw(datatype, &noise);
+        }
+    }
+}

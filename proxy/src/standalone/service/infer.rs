@@ -1,0 +1,187 @@
+//! Calls of KServe's open inference protocol.
+
+use super::{Service, json, sent_key};
+use crate::door::{Admission, Visitor};
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::space::Account;
+use crate::standalone::client::{Client, ClientHead};
+use crate::standalone::generate::Generation;
+use crate::standalone::kserve::piece;
+use crate::standalone::kserve::route::InferRoute;
+use crate::standalone::placing::RETRY_AFTER;
+use crate::standalone::run::Run;
+use crate::standalone::trace;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::json as value;
+use stator_api::Api;
+use stator_api::kserve::json::{
+    InferIdentity, JsonCall, error, generate_answer, infer_answer, metadata, read_generate,
+    read_infer,
+};
+use stator_api::openai::ApiError;
+use stator_runtime::trace::parent_from;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+/// Announces tensors of bytes behind the JSON.
+const BINARY: &str = "inference-header-content-length";
+
+impl Service {
+    /// Whether requests are welcome.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.readiness.get()
+    }
+
+    /// Whether a model has a worker that takes requests.
+    ///
+    /// # Errors
+    ///
+    /// 404 for a model that is not here, 503 before that is known.
+    pub(crate) fn is_model_ready(&self, model: &str) -> Result<bool, ApiError> {
+        self.catalog.is_ready(model)
+    }
+
+    /// Whether this proxy speaks for a model, as calls need.
+    ///
+    /// # Errors
+    ///
+    /// 404 for a model that it does not speak for, 503 before that is known.
+    pub(crate) fn check_model(&self, model: &str) -> Result<(), ApiError> {
+        self.catalog.find(model).map(|_| ())
+    }
+
+    /// Lets a call in that came with these headers from `address`.
+    ///
+    /// # Errors
+    ///
+    /// 401 for a client without a key, 429 where there is no place for it.
+    pub(crate) fn admit_call(
+        &self,
+        head: &ClientHead<'_>,
+        address: Option<IpAddr>,
+    ) -> Result<(Account, Visitor, Admission), ApiError> {
+        let key = sent_key(head);
+        let account = self.settings.keys.account(key).ok_or_else(ApiError::unauthorized)?;
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let full = || ApiError::unavailable("there are too many connections", RETRY_AFTER);
+        let visitor = self.door.enter(address).ok_or_else(full)?;
+        let admission = self.door.admit(&visitor, self.settings.keys.holder(key))?;
+        Ok((account, visitor, admission))
+    }
+
+    /// Has workers begin to answer a call, whose `body` is that of a completion.
+    ///
+    /// # Errors
+    ///
+    /// As for a completion, and 400 for several answers to one call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up everything.
+    pub(crate) async fn begin_call(
+        &self,
+        client: Client<'_>,
+        body: Vec<u8>,
+    ) -> Result<Run<'_>, ApiError> {
+        let (started, trace) = (Instant::now(), client.head.trace.clone());
+        let job = self.prepare(client, Api::Completions, body.into())?;
+        if job.options.n > 1 {
+            return Err(ApiError::unsupported("n", "a call of this protocol has one answer"));
+        }
+        let generation = Generation::start(self.metrics.clone(), job.work(), &trace).await?;
+        Ok(Run::new(self.run_limits(), &self.metrics, job, generation, started))
+    }
+
+    /// Answers a request of the protocol as JSON.
+    pub(super) async fn infer(
+        &self,
+        exchange: &mut Exchange,
+        route: InferRoute<'_>,
+    ) -> Result<(), Failure> {
+        let state =
+            |is_ready| if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        match route {
+            InferRoute::Live => json(exchange, StatusCode::OK, Bytes::new()).await,
+            InferRoute::Ready => json(exchange, state(self.is_ready()), Bytes::new()).await,
+            InferRoute::Server => {
+                let version = env!("CARGO_PKG_VERSION");
+                let server = value!({"name": "stator", "version": version, "extensions": []});
+                json(exchange, StatusCode::OK, server.to_string()).await;
+            }
+            InferRoute::ModelReady(model) => {
+                self.authorize(exchange)?;
+                let status = state(self.is_model_ready(model)?);
+                json(exchange, status, Bytes::new()).await;
+            }
+            InferRoute::Model(model) => {
+                self.authorize(exchange)?;
+                self.check_model(model)?;
+                json(exchange, StatusCode::OK, metadata(model)).await;
+            }
+            InferRoute::Infer(model)
+            | InferRoute::Generate(model)
+            | InferRoute::GenerateStream(model) => self.call(exchange, route, model).await?,
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &self,
+        exchange: &mut Exchange,
+        route: InferRoute<'_>,
+        model: &str,
+    ) -> Result<(), Failure> {
+        let account = self.authorize(exchange)?;
+        self.admit(exchange)?;
+        if exchange.header(BINARY).is_some() {
+            let message = "tensors of bytes behind the JSON are not supported; gRPC has them";
+            return Err(ApiError::unsupported(BINARY, message).into());
+        }
+        let parent = || parent_from(exchange.traceparent()?, exchange.tracestate());
+        exchange.follow(trace::request(Api::Completions, exchange.request_id(), parent));
+        // Some clients of the protocol do not say that their body is JSON.
+        let body = exchange.unpacked_body().await?;
+        let JsonCall { id, mut call } = match route {
+            InferRoute::Infer(_) => read_infer(model, &body)?,
+            _ => read_generate(model, &body)?,
+        };
+        let in_pieces = matches!(route, InferRoute::GenerateStream(_));
+        if call.streams && !in_pieces {
+            let message = "an answer in pieces needs /generate_stream";
+            return Err(ApiError::unsupported("stream", message).into());
+        }
+        let client = Client { head: exchange.client_head(), account };
+        let mut run = self.begin_call(client, std::mem::take(&mut call.body)).await?;
+        exchange.release_body();
+        let identity = InferIdentity { model, id: &id };
+        let mut begun = false;
+        loop {
+            let piece = match piece::next(&mut run, in_pieces, exchange).await {
+                Err(Failure::Error(failed)) if begun => {
+                    exchange.stream(event(&error(&failed)), true).await?;
+                    return Ok(());
+                }
+                piece => piece?,
+            };
+            let answer = match route {
+                InferRoute::Infer(_) => infer_answer(&identity, &call, &piece.text(), run.usage()),
+                _ => generate_answer(&identity, &call, &piece.text()),
+            };
+            match (in_pieces, std::mem::replace(&mut begun, true)) {
+                (false, _) => json(exchange, StatusCode::OK, answer).await,
+                (true, false) => exchange.begin_stream("", event(&answer), piece.is_last).await?,
+                (true, true) => exchange.stream(event(&answer), piece.is_last).await?,
+            }
+            if piece.is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// An event of a stream.
+fn event(data: &[u8]) -> Bytes {
+    [b"data: ", data, b"\n\n"].concat().into()
+}
