@@ -99,6 +99,7 @@ impl ApiArgs {
             (self.unknown_fields == UnknownFieldsArg::Ignore, "unknown-fields"),
             (!self.cors_origins.is_empty(), "cors-origins"),
             (self.stream_comment_ms != STREAM_COMMENT_MS, "stream-comment-ms"),
+            (self.kserve_grpc_port.is_some(), "kserve-grpc-port"),
             (self.responses_max_bytes != RESPONSES_MAX_BYTES, "responses-max-bytes"),
             (self.responses_max != RESPONSES_MAX, "responses-max"),
             (self.responses_ttl_s != RESPONSES_TTL_S, "responses-ttl-s"),
