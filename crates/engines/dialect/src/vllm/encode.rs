@@ -144,6 +144,7 @@ mod tests {
             seed: u64::MAX,
             seed_is_drawn: false,
             logit_bias: vec![LogitBias { token_id: 7, bias: -100.0 }],
+            pooled: false,
             logprobs: Some(3),
             prompt_logprobs: None,
             min_tokens: 2,
