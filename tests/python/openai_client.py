@@ -110,7 +110,7 @@ def errors():
         openai.UnprocessableEntityError, lambda: ask(model=model, messages=question, max_tokens=1, extra_body={"min_tokens": 2})
     )
     assert error.param == "min_tokens"
-    raised(openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x"))
+    raised(openai.NotFoundError, lambda: client.get("/nowhere", cast_to=object))
 
 
 for check in (chat, streamed_chat_equals_whole_chat, several_choices_with_logprobs, completions, stop_strings, models, errors):

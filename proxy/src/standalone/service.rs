@@ -162,7 +162,7 @@ impl Service {
 
     async fn answer(&self, exchange: &mut Exchange) -> (&'static str, Result<(), Failure>) {
         // The path is copied because the exchange is written to while the route is in use.
-        let path = exchange.path().to_owned();
+        let path: Box<str> = exchange.path().into();
         if is_preflight(exchange) {
             let headers = cors::preflight(&exchange.request().headers);
             exchange.respond(StatusCode::NO_CONTENT, "text/plain", Bytes::new(), &headers).await;
