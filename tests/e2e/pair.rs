@@ -188,7 +188,8 @@ async fn kv_is_moved_and_not_computed_again(three: &Three) {
 fn kept(worker_id: u64, token_ids: Vec<u32>, (ticket, max_tokens): (u32, u32)) -> PrefillRequest {
     let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
     let submit = Submit { worker_id, token_ids, sampling: Some(sampling), ..Submit::default() };
-    let handover_json = json!({ "ticket": format!("{ticket:096x}") }).to_string();
+    // A handle, which tells prompts apart, and a token.
+    let handover_json = json!({ "ticket": format!("{ticket:032x}{:064x}", 0) }).to_string();
     PrefillRequest { submit: Some(submit), handover_json }
 }
 
