@@ -65,7 +65,7 @@ mod tests {
             assert_eq!(read(text), [], "{text}");
         }
         assert_eq!(read("nonsense, a:1;blocks=2,"), [holder("a:1", 2)]);
-        let many = vec!["a:1;blocks=2"; KV_HOLDERS_MAX + 1].join(",");
+        let many = ["a:1;blocks=2"; KV_HOLDERS_MAX + 1].join(",");
         assert_eq!(read(&many).len(), KV_HOLDERS_MAX);
     }
 
