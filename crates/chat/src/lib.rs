@@ -3,7 +3,7 @@
 //! In a terminal it reads lines and prints answers as they come; in a pipe it reads one message and
 //! prints its answer alone. It keeps the conversation in memory and runs no tool that a model calls.
 //!
-//! Start reading at [`run`]. [`answer`] reads what a server streams, [`screen`] shows it.
+//! Start reading at [`run`]. `answer` reads what a server streams, `screen` shows it.
 
 mod answer;
 mod args;
