@@ -128,10 +128,15 @@ pub(crate) fn graph(request: &PlanRequest, layout: &Layout) -> String {
     )];
     for Part { role, group } in parts(layout) {
         let engine = group.worker.engine.name();
-        let mut arguments = vec!["--model".to_owned(), request.model_name.clone()];
+        let model = match group.worker.engine {
+            EngineKind::Vllm => "--model",
+            EngineKind::Sglang | EngineKind::Trtllm => "--model-path",
+        };
+        let mut arguments = vec![model.to_owned(), request.model_name.clone()];
         arguments.extend(engine_flags(group));
         if let Some(role) = role {
             arguments.extend(["--disaggregation-mode".to_owned(), role.to_owned()]);
+            arguments.extend(transfer_flags(group.worker.engine).map(str::to_owned));
         }
         let nodes = group.worker.gpus().div_ceil(request.gpu.per_node);
         let gpus = group.worker.gpus() / nodes;
@@ -152,6 +157,18 @@ pub(crate) fn graph(request: &PlanRequest, layout: &Layout) -> String {
         "spec": { "components": components },
     });
     serde_yaml_ng::to_string(&graph).expect("a tree of JSON is YAML")
+}
+
+/// Flags by which an engine's two halves move KV over NIXL; TensorRT-LLM has it in a file of its own.
+fn transfer_flags(engine: EngineKind) -> impl Iterator<Item = &'static str> {
+    let flags: &[&str] = match engine {
+        EngineKind::Vllm => {
+            &["--kv-transfer-config", r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#]
+        }
+        EngineKind::Sglang => &["--disaggregation-transfer-backend", "nixl"],
+        EngineKind::Trtllm => &[],
+    };
+    flags.iter().copied()
 }
 
 /// Image of the manifest, to be replaced.
