@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
@@ -340,9 +340,10 @@ async fn a_holder_that_does_not_hold_or_is_not_there_costs_no_answer() {
     let prompt = tokens(2, PROMPT);
     let (holder, expected) = Peer::holding(home, "holder", &[], &prompt).await;
     let other = Peer::begin(home, "other", &[]).await;
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Nobody listens there, and nobody else gets the port.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let gone = nobody.local_addr().unwrap().to_string();
-    drop(nobody);
 
     let mut reader = Peer::begin(home, "reader", &[]).await;
     assert_eq!(reader.ask(&prompt, &[other.address()]).await, (expected.clone(), 0));

@@ -150,7 +150,10 @@ async fn a_client_that_resets_all_that_it_asks_is_hung_up_on() {
     };
     soon("the end of patience", resetting).await;
     let error = connection.ended().await.unwrap_err();
-    assert!(format!("{error:?}").contains("ENHANCE_YOUR_CALM"), "{error:?}");
+    // A client that writes while the connection is closed may see that alone, and not the reason.
+    let words = ["ENHANCE_YOUR_CALM", "ConnectionReset", "BrokenPipe"];
+    let seen = format!("{error:?}");
+    assert!(words.iter().any(|word| seen.contains(word)), "{seen}");
 }
 
 #[tokio::test]
