@@ -51,7 +51,7 @@ pub(crate) struct Exchange {
     ignored: Option<HeaderValue>,
     /// The origin of a web page that may read the answer.
     origin: Option<HeaderValue>,
-    /// What compresses the rest of an answer.
+    /// Compressor of the rest of an answer.
     packer: Option<Box<Packer>>,
     /// Time at which its head was there.
     started: Instant,

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// Bytes of one stream's body that a client may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same of all streams of a connection.
+/// Window of all streams of a connection, in bytes.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes of one answer that wait for their connection; the rest waits where it is made.
 const ANSWER_BUFFER_BYTES: usize = 64 << 10;

@@ -197,7 +197,7 @@ impl Bed {
         Some(Self { engine, program, model, _turn: turn })
     }
 
-    /// The same engine with another model.
+    /// The engine with another model.
     pub fn with_model(&self, model: PathBuf) -> Self {
         Self { model, ..self.clone() }
     }

@@ -8,7 +8,7 @@
 //! cargo run --release -p stator-plan --example measured -- FOLDER/aiconfigurator_core
 //! ```
 //!
-//! It prints the error of the time between tokens by kind of model, engine, GPU and model, of rows
+//! The program prints the error of the time between tokens by kind of model, engine, GPU and model, of rows
 //! that the coefficients were not fitted to, and how often a pick under a latency bound breaks it.
 //! With `--fit` after the folder it fits the coefficients again first.
 

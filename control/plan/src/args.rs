@@ -99,7 +99,7 @@ pub(crate) struct TargetArgs {
     pub(crate) margin_percent: f64,
 }
 
-/// What the search may choose from.
+/// Choices of the search.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Choices")]
 pub(crate) struct ChoiceArgs {
@@ -126,7 +126,7 @@ pub(crate) struct ChoiceArgs {
     pub(crate) seed: u64,
 }
 
-/// Where the plan goes.
+/// Files that the plan is written to.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {

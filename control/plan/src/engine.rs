@@ -17,13 +17,13 @@ pub enum EngineKind {
 /// Coefficients of the time of an engine's steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepFit {
-    /// What kernels reach: the same for all engines.
+    /// Shares that kernels reach, the same for all engines.
     pub shares: HardwareShares,
-    /// What the engine adds.
+    /// Overhead that the engine adds.
     pub overhead: EngineOverhead,
 }
 
-/// What an engine adds to the roofline of a step.
+/// Overhead that an engine adds to the roofline of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineOverhead {
     /// Launching and scheduling, seconds a layer.
@@ -51,7 +51,7 @@ pub struct HardwareShares {
     pub imbalance: f64,
 }
 
-/// What kernels reach, whatever the engine. Source: `examples/measured.rs`, fitted to half of the
+/// Shares that kernels reach, whatever the engine. Source: `examples/measured.rs`, fitted to half of the
 /// measured rows of models without experts on H100; the imbalance to a fifth of those with experts.
 const SHARES: HardwareShares = HardwareShares {
     weights: 0.979,

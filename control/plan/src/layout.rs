@@ -16,7 +16,7 @@ pub struct WorkerGroup {
     pub count: u32,
 }
 
-/// Who computes prompts, and who answers.
+/// Roles of a deployment's workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
@@ -31,7 +31,7 @@ pub enum Layout {
     },
 }
 
-/// What the closed form says of a layout under its greatest load.
+/// Times and rate of a layout under its greatest load, by the closed form.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Time to the first token, seconds.
@@ -47,7 +47,7 @@ pub struct Estimate {
 pub struct Candidate {
     /// The workers.
     pub layout: Layout,
-    /// What to expect of them.
+    /// Its expected times and rate.
     pub estimate: Estimate,
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// What a step of the model reads and multiplies. Counts are of the whole model, not of one GPU.
+/// Sizes that decide what a step reads and multiplies. Counts are of the whole model, not of one GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelShape {
     /// Layers.

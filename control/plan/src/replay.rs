@@ -28,7 +28,7 @@ const RESIZES: u32 = 6;
 pub struct ReplayedPlan {
     /// The workers, with the number that the replay asked for.
     pub layout: Layout,
-    /// What the closed form said.
+    /// The estimate of the closed form.
     pub estimate: crate::layout::Estimate,
     /// Requests per second that arrived.
     pub rate: f64,

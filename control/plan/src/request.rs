@@ -1,4 +1,4 @@
-//! What a plan is for.
+//! A checked request for a plan.
 
 use crate::engine::EngineKind;
 use crate::gpu::Gpu;
@@ -29,7 +29,7 @@ pub struct PlanRequest {
     pub traffic: Traffic,
     /// Recorded requests that are replayed instead of random ones of that length.
     pub trace: Option<RecordedTrace>,
-    /// What each of them shall see.
+    /// Latency targets of each request.
     pub targets: Targets,
     /// Seed of the arrivals.
     pub seed: u64,

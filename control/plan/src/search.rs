@@ -31,7 +31,7 @@ pub struct TradePoint {
     pub batch: u32,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct SearchOutcome {
     /// Layouts within the targets and the GPUs: the best first.
@@ -40,7 +40,7 @@ pub struct SearchOutcome {
     pub front: Vec<TradePoint>,
     /// Times that were computed for the search.
     pub points: usize,
-    /// What the best workers reach, whatever the targets.
+    /// The best times that any worker reaches, whatever the targets.
     pub reach: Reach,
 }
 

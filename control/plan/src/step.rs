@@ -39,7 +39,7 @@ pub struct StepModel<'a> {
     pub fit: StepFit,
 }
 
-/// What a step does.
+/// Work of one step.
 #[derive(Clone, Copy)]
 struct StepWork {
     /// Tokens that each copy of the attention computes.
@@ -120,7 +120,7 @@ impl<'a> StepModel<'a> {
         })
     }
 
-    /// The same times as straight lines through the step of `sequences` and of a prompt of
+    /// Step times as straight lines through the step of `sequences` and of a prompt of
     /// `prompt` tokens, as the simulated fleet wants them.
     pub fn timing(&self, sequences: f64, context: f64, prompt: f64) -> Timing {
         let WorkerShape { pipeline, data, .. } = self.worker;

@@ -24,7 +24,7 @@ pub(crate) struct CalledTool {
     pub arguments: String,
 }
 
-/// What has come of an answer.
+/// Parts of an answer that have come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnswerSoFar {
     pub text: String,

@@ -1,4 +1,4 @@
-//! What is printed of an answer.
+//! Output of an answer on a screen.
 
 use crate::answer::{AnswerSoFar, Piece};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What a screen shows, and how.
+/// Parts of an answer that a screen shows, and their form.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shows {
     /// Whether reasoning is printed.

@@ -18,7 +18,7 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next; one that begins with // is sent with one slash.
 Ctrl-C stops an answer, or empties the line.";
 
-/// What a line asks for.
+/// Command of one line.
 #[derive(Debug, PartialEq, Eq)]
 enum Input<'a> {
     Say(&'a str),

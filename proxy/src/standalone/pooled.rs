@@ -119,7 +119,7 @@ impl PooledVectors {
         self.usage
     }
 
-    /// What is asked for.
+    /// Kind of the request.
     ///
     /// # Errors
     ///

@@ -28,7 +28,7 @@ pub struct EngineOptions {
 /// How one vector is made of the hidden values of a prompt's tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
-    /// Those of the last token, which has seen all others.
+    /// The hidden values of the last token, which has seen all others.
     #[default]
     Last,
     /// The mean of all tokens. Every token is computed anew: a cached prefix has KV alone.

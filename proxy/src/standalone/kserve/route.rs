@@ -1,6 +1,6 @@
 //! Paths of the open inference protocol.
 
-/// What a path of the protocol asks for.
+/// Operation of a path of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InferRoute<'a> {
     /// Name and version of this server.
