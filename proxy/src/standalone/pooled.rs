@@ -119,7 +119,7 @@ impl PooledVectors {
         self.usage
     }
 
-    /// Kind of the request.
+    /// The answer's body, in the form that was asked for.
     ///
     /// # Errors
     ///

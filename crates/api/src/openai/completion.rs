@@ -109,15 +109,7 @@ fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {
 }
 
 fn prompts(raw: RawPrompt<'_>) -> Result<Vec<Prompt<'_>>, ApiError> {
-    let prompts: Vec<_> = match raw {
-        RawPrompt::Text(text) => vec![Prompt::Text(text.0)],
-        RawPrompt::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.0)).collect(),
-        RawPrompt::Tokens(ids) => vec![Prompt::Tokens(ids)],
-        RawPrompt::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
-    };
-    if prompts.is_empty() {
-        return Err(ApiError::invalid("prompt", "prompt must not be an empty list"));
-    }
+    let prompts = raw.prompts("prompt")?;
     match prompts.iter().position(|prompt| matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()))
     {
         Some(at) => Err(ApiError::invalid("prompt", format!("prompt[{at}] has no tokens"))),

@@ -1,6 +1,8 @@
 //! Fields of a request that come in more than one shape.
 
+use super::error::ApiError;
 use crate::json::Text;
+use crate::request::Prompt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
@@ -15,6 +17,26 @@ pub enum RawPrompt<'a> {
     Tokens(Vec<u32>),
     /// Several lists of token ids.
     TokenLists(Vec<Vec<u32>>),
+}
+
+impl<'a> RawPrompt<'a> {
+    /// The prompts of a field, at least one.
+    ///
+    /// # Errors
+    ///
+    /// 400 for an empty list.
+    pub fn prompts(self, field: &str) -> Result<Vec<Prompt<'a>>, ApiError> {
+        let prompts: Vec<_> = match self {
+            Self::Text(text) => vec![Prompt::Text(text.0)],
+            Self::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.0)).collect(),
+            Self::Tokens(ids) => vec![Prompt::Tokens(ids)],
+            Self::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        };
+        match prompts.is_empty() {
+            true => Err(ApiError::invalid(field, format!("{field} must not be an empty list"))),
+            false => Ok(prompts),
+        }
+    }
 }
 
 /// A string or a list of strings.

@@ -13,7 +13,7 @@ use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::openai::ApiError;
 use crate::openai::body::{EXTENSION_SALT, parse_as};
-use crate::openai::fields::{OneOrMany, RawPrompt};
+use crate::openai::fields::OneOrMany;
 use crate::openai::options::{check_cache_salt, integer};
 use crate::request::Prompt;
 use body::{PooledExtensions, RankingBody, ScoreBody, VectorBody};
@@ -132,7 +132,8 @@ fn read_vectors<'a>(
         }
     };
     let dimensions = integer("dimensions", body.dimensions, 1..=DIMENSIONS_MAX)?;
-    let prompts = prompts(body.input.ok_or_else(|| ApiError::missing("input"))?)?;
+    let raw = body.input.ok_or_else(|| ApiError::missing("input"))?;
+    let prompts = raw.prompts("input")?;
     let input = |prompt| PooledInput { prompt, tokens_max: None };
     let form = match api {
         Api::Classify => PooledForm::Classes,
@@ -282,18 +283,5 @@ impl Salts {
             extension_salt: self.extension,
             form,
         })
-    }
-}
-
-fn prompts(raw: RawPrompt<'_>) -> Result<Vec<Prompt<'_>>, ApiError> {
-    let prompts: Vec<_> = match raw {
-        RawPrompt::Text(text) => vec![Prompt::Text(text.0)],
-        RawPrompt::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.0)).collect(),
-        RawPrompt::Tokens(ids) => vec![Prompt::Tokens(ids)],
-        RawPrompt::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
-    };
-    match prompts.is_empty() {
-        true => Err(ApiError::invalid("input", "input must not be an empty list")),
-        false => Ok(prompts),
     }
 }
