@@ -2,7 +2,9 @@
 
 use super::detokenizer::Detokenizer;
 use super::tokenizer::Tokenizer;
-use stator_markup::families::{ModelTraits, ReasoningFamily, ToolFamily, reasoning_of, tools_of};
+use stator_markup::families::{
+    ModelTraits, ReasoningFamily, ToolFamily, marker_suffix, reasoning_of, tools_of,
+};
 use std::sync::Arc;
 
 /// Tokens at the end of a prompt that say whether thoughts have begun there.
@@ -65,8 +67,12 @@ impl ModelMarkup {
         choice: MarkupChoice,
         tokenizer: &Tokenizer,
     ) -> Self {
+        let added = tokenizer.added_tokens();
+        let suffix = marker_suffix(added.iter().map(String::as_str));
         let tools = choice.tools.resolve(tools_of(traits));
+        let tools = tools.map(|family| family.with_suffix(suffix));
         let reasoning = choice.reasoning.resolve(reasoning_of(traits));
+        let reasoning = reasoning.map(|family| family.with_suffix(suffix));
         let of_reasoning = reasoning.map(ReasoningFamily::markers).unwrap_or_default();
         let of_tools = tools.map(ToolFamily::markers).unwrap_or_default();
         let special = tokenizer.special_tokens();

@@ -103,6 +103,12 @@ impl Tokenizer {
         special
     }
 
+    /// The texts of all tokens that were added to the vocabulary, special or not.
+    pub(crate) fn added_tokens(&self) -> Vec<String> {
+        let added = self.general.get_added_vocabulary().get_added_tokens_decoder();
+        added.values().map(|token| token.content.clone()).collect()
+    }
+
     /// The tokens of a text. With `add_special_tokens` the tokenizer's post-processor adds what
     /// belongs around a text by itself; a rendered chat has it already.
     ///

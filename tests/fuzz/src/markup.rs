@@ -1,19 +1,29 @@
 //! Cuts of a model's answer change no thought, text or call, in any family.
 //!
-//! An input is an answer, then a zero byte, the family's number, and the sizes of the pieces.
+//! An input is an answer, then a zero byte, the numbers of the families of calls and of thoughts, and
+//! the sizes of the pieces. The highest bit of the second number says that the prompt opened thoughts.
 
 use crate::split;
+use stator_api::json::Json;
+use stator_api::tools::Function;
 use stator_markup::families::{REASONING, TOOLS};
 use stator_markup::tools::KnownTools;
 use stator_markup::{OutputEvent, OutputParser};
 
+/// The schema of the functions `f` and `g`: every type, references and nested values.
+const SCHEMA: &str = r##"{"properties": {"n": {"type": "integer"}, "s": {"type": "string"},
+    "o": {"type": "object", "properties": {"k": {"type": "array", "items": {"type": "number"}}}},
+    "l": {"type": "array", "items": {"$ref": "#/properties/o"}}, "b": {"type": ["boolean", "null"]},
+    "a": {"anyOf": [{"$ref": "#"}, {"type": "string"}]}}}"##;
+
 /// Runs the target.
 pub(crate) fn run(input: &[u8]) {
     let (answer, rest) = split(input);
-    let (family, sizes) = rest.split_first().map_or((0, rest), |(first, rest)| (*first, rest));
+    let (families, sizes) =
+        rest.split_first_chunk().map_or(([0, 0], rest), |(it, rest)| (*it, rest));
     let answer = String::from_utf8_lossy(answer);
-    let whole = told(usize::from(family), &[&answer]);
-    assert_eq!(told(usize::from(family), &pieces(&answer, sizes)), whole);
+    let whole = told(families, &[&answer]);
+    assert_eq!(told(families, &pieces(&answer, sizes)), whole);
 }
 
 /// The text in pieces of so many characters plus one, over and over; without sizes, in single ones.
@@ -34,11 +44,19 @@ fn pieces<'a>(text: &'a str, sizes: &[u8]) -> Vec<&'a str> {
 }
 
 /// Sum of the pieces' events: calls in the order of their beginnings.
-fn told(family: usize, pieces: &[&str]) -> (String, String, Vec<(String, String)>) {
-    let calls = &TOOLS[family % TOOLS.len()];
-    let thoughts = &REASONING[family % REASONING.len()];
-    let inside = family.is_multiple_of(2);
-    let mut parser = OutputParser::new(Some(thoughts), Some(calls), KnownTools::default(), inside);
+fn told([calls, thoughts]: [u8; 2], pieces: &[&str]) -> (String, String, Vec<(String, String)>) {
+    let inside = thoughts & 0x80 != 0;
+    let thoughts = &REASONING[usize::from(thoughts & 0x7f) % REASONING.len()];
+    let calls = &TOOLS[usize::from(calls) % TOOLS.len()];
+    let schema: Json<'_> = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let parameters = Some(schema.into_owned());
+    let function = |name: &'static str| Function {
+        name: name.into(),
+        parameters: parameters.clone(),
+        strict: false,
+    };
+    let known = KnownTools::new(vec![function("f"), function("g")]);
+    let mut parser = OutputParser::new(Some(thoughts), Some(calls), known, inside);
     let (mut reasoning, mut text, mut calls) = (String::new(), String::new(), Vec::new());
     let mut open = 0usize;
     let mut sink = |event: OutputEvent<'_>| match event {

@@ -6,6 +6,9 @@ use stator_api::json::Json;
 /// Deepest chain of references and alternatives in a schema that is followed.
 const DEPTH_MAX: usize = 16;
 
+/// The type of values that are JSON, whatever its kind.
+pub(crate) const JSON_TYPE: &str = "json";
+
 /// The types that a parameter may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValueTypes(u8);
@@ -18,6 +21,8 @@ impl ValueTypes {
     const OBJECT: u8 = 16;
     const ARRAY: u8 = 32;
     const STRING: u8 = 64;
+    /// Any JSON; what is none is a string.
+    const JSON: u8 = 128;
 
     /// The types that a schema allows; none where it does not say. `root` resolves references.
     pub(crate) fn of(schema: &Json<'_>, root: &Json<'_>) -> Self {
@@ -29,6 +34,38 @@ impl ValueTypes {
     /// A string, verbatim.
     pub(crate) fn string() -> Self {
         Self(Self::STRING)
+    }
+
+    /// Any JSON.
+    pub(crate) fn json() -> Self {
+        Self(Self::JSON)
+    }
+
+    /// The one of these types that a model names, such as `integer` or `array[string]`. Where the
+    /// name is none of them these types stay, and where there are none it is the type.
+    pub(crate) fn narrowed(self, name: &str) -> Self {
+        let mut named = Self::default();
+        named.add_name(name.split('[').next().unwrap_or_default().trim());
+        match self.0 & named.0 {
+            _ if self.0 == 0 => named,
+            0 => self,
+            both => Self(both),
+        }
+    }
+
+    /// Whether lists are allowed, and objects are not.
+    pub(crate) fn is_list(self) -> bool {
+        self.has(Self::ARRAY) && !self.has(Self::OBJECT)
+    }
+
+    /// Whether objects are allowed, and lists are not.
+    pub(crate) fn is_object(self) -> bool {
+        self.has(Self::OBJECT) && !self.has(Self::ARRAY)
+    }
+
+    /// Whether something is known of the types, and no string is among them.
+    pub(crate) fn forbids_strings(self) -> bool {
+        self.0 != 0 && !self.has(Self::STRING)
     }
 
     /// Whether only strings are allowed, so that a value can be told as it comes.
@@ -100,6 +137,9 @@ impl ValueTypes {
     pub(crate) fn coerce(self, text: &str) -> String {
         let bare = text.trim();
         let parsed = || serde_json::from_str::<Value>(bare).ok();
+        if self.has(Self::JSON) {
+            return if parsed().is_some() { bare.to_owned() } else { quoted(text) };
+        }
         if self.0 == 0 {
             // Nobody says what it is: JSON stays JSON, and a bare word is a word.
             return match parsed() {
@@ -129,6 +169,58 @@ impl ValueTypes {
         }
         quoted(text)
     }
+}
+
+/// A schema, with the document that its references are resolved in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValueSchema<'a> {
+    pub(crate) schema: &'a Json<'static>,
+    pub(crate) root: &'a Json<'static>,
+}
+
+impl<'a> ValueSchema<'a> {
+    /// The types that the schema allows.
+    pub(crate) fn types(self) -> ValueTypes {
+        ValueTypes::of(self.schema, self.root)
+    }
+
+    /// The schema of a member of an object.
+    pub(crate) fn property(self, name: &str) -> Option<Self> {
+        self.find(&|schema| {
+            let named = schema.get("properties").and_then(|all| all.get(name));
+            named.or_else(|| schema.get("additionalProperties"))
+        })
+    }
+
+    /// The schema of a list's items.
+    pub(crate) fn items(self) -> Option<Self> {
+        self.find(&|schema| schema.get("items"))
+    }
+
+    /// What a schema has, or one that it refers to or that is an alternative in it.
+    fn find(self, own: &dyn Fn(&'a Json<'static>) -> Option<&'a Json<'static>>) -> Option<Self> {
+        let found = find(self.schema, self.root, own, 0)?;
+        Some(Self { schema: found, ..self })
+    }
+}
+
+fn find<'a>(
+    schema: &'a Json<'static>,
+    root: &'a Json<'static>,
+    own: &dyn Fn(&'a Json<'static>) -> Option<&'a Json<'static>>,
+    depth: usize,
+) -> Option<&'a Json<'static>> {
+    if depth > DEPTH_MAX {
+        return None;
+    }
+    let referred = || resolve(schema.get("$ref")?.as_str()?, root);
+    let within = |schema| find(schema, root, own, depth + 1);
+    own(schema).or_else(|| within(referred()?)).or_else(|| {
+        ["anyOf", "oneOf", "allOf"].into_iter().find_map(|key| match schema.get(key) {
+            Some(Json::Array(schemas)) => schemas.iter().find_map(within),
+            _ => None,
+        })
+    })
 }
 
 /// The schema that a reference within the same document names.
@@ -174,6 +266,21 @@ mod tests {
         check("{}", "{\"a\": 1}", "{\"a\": 1}");
         check("{}", "word", "\"word\"");
         check("{}", "null", "\"null\"");
+    }
+
+    #[test]
+    fn a_model_says_which_of_a_schema_s_types_a_value_has() {
+        let types = |names: &str| {
+            let schema: Json<'_> = serde_json::from_str(names).unwrap();
+            ValueTypes::of(&schema, &schema)
+        };
+        let either = types(r#"{"type":["integer","string"]}"#);
+        assert_eq!(either.narrowed("string").coerce("1"), "\"1\"");
+        assert_eq!(either.narrowed("boolean").coerce("1"), "1");
+        assert_eq!(ValueTypes::default().narrowed("array[string]").coerce("[1]"), "[1]");
+        assert_eq!(ValueTypes::json().coerce("null"), "null");
+        assert_eq!(ValueTypes::json().coerce("\"x\""), "\"x\"");
+        assert_eq!(ValueTypes::json().coerce("x"), "\"x\"");
     }
 
     #[test]

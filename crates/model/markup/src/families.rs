@@ -3,22 +3,32 @@
 //! Source: the parsers of vLLM 0.32, SGLang 0.5.23 and Dynamo 1.6, and the chat templates of the
 //! models. A family is data; its names are aliases of one another.
 
+use crate::bare_calls::BareMarkup;
 use crate::call_object::CallObjectForm;
+use crate::channels::{BodyKind, ChannelMarkup};
 use crate::json_calls::JsonMarkup;
 use crate::named_calls::{HeadForm, NamedMarkup};
+use crate::nested_calls::NestedMarkup;
+use crate::notation::CallMarkup;
 use crate::python_calls::PythonMarkup;
+use crate::reader::BoxedReader;
 use crate::tag_calls::TagMarkup;
+use crate::tools::KnownTools;
 
+mod channels;
 mod detect;
 mod reasoning;
+mod suffix;
+mod tags;
 mod tools;
 
 pub use detect::{ModelTraits, reasoning_of, tools_of};
 pub use reasoning::REASONING;
+pub use suffix::marker_suffix;
 pub use tools::TOOLS;
 
 /// How a family of models writes calls of tools.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ToolFamily {
     /// Names by which it is chosen, the first of which is its own.
     pub names: &'static [&'static str],
@@ -26,8 +36,10 @@ pub struct ToolFamily {
     pub openers: &'static [&'static str],
     /// Whether calls stand only where an answer or a text begins: the openers are common text.
     pub at_start: bool,
-    /// Notation of the calls behind an opener.
-    pub calls: CallMarkup,
+    /// Markers around the answer, which are no text.
+    pub dropped: &'static [&'static str],
+    /// Notation of the calls.
+    pub calls: AnswerMarkup,
     /// The form of the ids of its calls.
     pub ids: CallIds,
     /// Its calls as text around JSON, where arguments are JSON: models can be held to it.
@@ -51,19 +63,13 @@ pub struct CallText {
     pub trigger: &'static str,
 }
 
-/// The notation of calls.
+/// The markup of a family's answers, as far as calls go.
 #[derive(Clone, Copy, Debug)]
-pub enum CallMarkup {
-    /// JSON objects with a name and arguments.
-    Json(JsonMarkup),
-    /// A name and JSON.
-    Named(NamedMarkup),
-    /// Tags with values as text.
-    Tags(TagMarkup),
-    /// Python.
-    Python(PythonMarkup),
-    /// Harmony's channels, which hold thoughts and text, too.
-    Harmony,
+pub enum AnswerMarkup {
+    /// Calls behind an opener.
+    Calls(CallMarkup),
+    /// Messages, which hold thoughts and text, too.
+    Channels(&'static ChannelMarkup),
 }
 
 /// The form of the ids that calls get.
@@ -78,7 +84,7 @@ pub enum CallIds {
 }
 
 /// How a family of models marks its thoughts.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ReasoningFamily {
     /// Names by which it is chosen, the first of which is its own.
     pub names: &'static [&'static str],
@@ -92,6 +98,10 @@ pub struct ReasoningFamily {
     pub dropped: &'static [&'static str],
     /// Whether an answer begins inside thoughts although the prompt does not end so.
     pub begins_inside: bool,
+    /// Text in front of the whole answer: families without markers whose thoughts are text.
+    pub preamble: &'static str,
+    /// The markup of families that think in messages of their own.
+    pub channels: Option<&'static ChannelMarkup>,
 }
 
 impl ToolFamily {
@@ -107,24 +117,41 @@ impl ToolFamily {
 
     /// All texts that its readers look for: special tokens in them must be kept in the text.
     pub fn markers(&self) -> Vec<&'static str> {
-        let mut markers = self.openers.to_vec();
-        match &self.calls {
-            CallMarkup::Json(json) => markers.extend(json.closers),
-            CallMarkup::Named(named) => {
-                let lists = [named.call_openers, named.call_closers, named.closers, named.cuts];
-                markers.extend(lists.into_iter().flatten());
-            }
-            CallMarkup::Tags(tags) => {
-                let lists =
-                    [tags.call_openers, tags.call_closers, tags.closers, tags.value_closers];
-                markers.extend(lists.into_iter().flatten());
-                markers.extend([tags.parameter, tags.value, tags.key_end]);
-            }
-            CallMarkup::Python(python) => markers.extend(python.closers),
-            CallMarkup::Harmony => markers.extend(crate::harmony::MARKERS),
+        let calls = match &self.calls {
+            AnswerMarkup::Calls(calls) => calls.markers(),
+            AnswerMarkup::Channels(channels) => channels.markers(),
+        };
+        [self.openers, self.dropped, &calls].concat()
+    }
+
+    /// Whether calls and thoughts are one markup, which one family reads.
+    pub fn holds_reasoning(&self) -> bool {
+        self.channels().is_some()
+    }
+
+    /// The markup of a family that writes messages.
+    pub(crate) fn channels(&self) -> Option<&'static ChannelMarkup> {
+        match self.calls {
+            AnswerMarkup::Channels(markup) => Some(markup),
+            AnswerMarkup::Calls(_) => None,
         }
-        markers.retain(|marker| !marker.is_empty());
-        markers
+    }
+
+    /// Markers that are no text where they stand alone.
+    pub(crate) fn stray(&self) -> Vec<&'static str> {
+        let closers = match &self.calls {
+            AnswerMarkup::Calls(calls) => calls.stray(),
+            AnswerMarkup::Channels(_) => Vec::new(),
+        };
+        [closers.as_slice(), self.dropped].concat()
+    }
+
+    /// A reader of its calls; none for messages, whose reader reads the whole answer.
+    pub(crate) fn reader(&'static self, tools: KnownTools) -> Option<BoxedReader> {
+        match &self.calls {
+            AnswerMarkup::Calls(calls) => Some(calls.reader(self.openers, tools)),
+            AnswerMarkup::Channels(_) => None,
+        }
     }
 }
 
@@ -141,7 +168,8 @@ impl ReasoningFamily {
 
     /// All texts that mark thoughts: special tokens in them must be kept in the text.
     pub fn markers(&self) -> Vec<&'static str> {
-        [self.openers, self.closers, self.dropped].concat()
+        let channels = self.channels.map(ChannelMarkup::markers).unwrap_or_default();
+        [self.openers, self.closers, self.dropped, &channels].concat()
     }
 
     /// Whether an answer to a prompt that ends with this text begins inside thoughts: a marker of

@@ -5,22 +5,26 @@
 //! events, so there is no second parser for it.
 //!
 //! Families of markup are data: [`ToolFamily`] and [`ReasoningFamily`] name the markers, and a few
-//! readers (JSON objects, named JSON, parameters in tags, Python's calls, Harmony's channels) do the
-//! rest. No marker becomes text, and no text is lost: what proves to be no call is text. Pure; no
-//! I/O, no clock.
+//! readers (JSON objects, named JSON, parameters in tags, nested tags, bare keys, Python's calls,
+//! messages in channels) do the rest. No marker becomes text, and no text is lost: what proves to be
+//! no call is text. Pure; no I/O, no clock.
 //!
 //! Start reading at [`OutputParser`], then [`families`].
 
+mod attributes;
+mod bare_calls;
 mod call_object;
+mod channels;
 mod coerce;
 mod event;
 pub mod families;
 mod forced;
-mod harmony;
 mod json_calls;
 mod json_value;
 mod markers;
 mod named_calls;
+mod nested_calls;
+mod notation;
 mod output;
 mod python_calls;
 mod python_literal;

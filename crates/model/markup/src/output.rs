@@ -1,8 +1,8 @@
 //! The text of one choice, taken apart as it comes.
 
+use crate::channels::ChannelOutput;
 use crate::event::{EventSink, OutputPlace};
 use crate::families::{ReasoningFamily, ToolFamily};
-use crate::harmony::Harmony;
 use crate::tagged::TaggedOutput;
 use crate::tools::KnownTools;
 
@@ -17,7 +17,7 @@ pub struct OutputParser {
 #[derive(Debug)]
 enum OutputForm {
     Tagged(Box<TaggedOutput>),
-    Harmony(Box<Harmony>),
+    Channels(Box<ChannelOutput>),
 }
 
 impl OutputParser {
@@ -30,11 +30,16 @@ impl OutputParser {
         tools: KnownTools,
         inside: bool,
     ) -> Self {
-        let harmony = calls.is_some_and(ToolFamily::holds_reasoning)
-            || reasoning.is_some_and(|family| family.name() == "gpt_oss");
-        let form = match harmony {
-            true => OutputForm::Harmony(Box::default()),
-            false => {
+        // Calls outside of channels have no place within: these families are read by their texts.
+        let channels = match calls {
+            Some(family) => family.channels(),
+            None => reasoning.and_then(|family| family.channels),
+        };
+        let form = match channels {
+            Some(markup) => {
+                OutputForm::Channels(Box::new(ChannelOutput::new(markup, tools, inside)))
+            }
+            None => {
                 OutputForm::Tagged(Box::new(TaggedOutput::new(reasoning, calls, tools, inside)))
             }
         };
@@ -45,7 +50,7 @@ impl OutputParser {
     pub fn push(&mut self, text: &str, sink: &mut dyn EventSink) {
         match &mut self.form {
             OutputForm::Tagged(tagged) => tagged.push(text, sink),
-            OutputForm::Harmony(harmony) => harmony.push(text, sink),
+            OutputForm::Channels(channels) => channels.push(text, sink),
         }
     }
 
@@ -53,7 +58,7 @@ impl OutputParser {
     pub fn finish(&mut self, sink: &mut dyn EventSink) {
         match &mut self.form {
             OutputForm::Tagged(tagged) => tagged.finish(sink),
-            OutputForm::Harmony(harmony) => harmony.finish(sink),
+            OutputForm::Channels(channels) => channels.finish(sink),
         }
     }
 
@@ -61,7 +66,7 @@ impl OutputParser {
     pub fn place(&self) -> OutputPlace {
         match &self.form {
             OutputForm::Tagged(tagged) => tagged.place(),
-            OutputForm::Harmony(harmony) => harmony.place(),
+            OutputForm::Channels(channels) => channels.place(),
         }
     }
 }

@@ -31,6 +31,14 @@ pub(crate) trait CallReader {
     fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress;
 }
 
+/// A reader of any notation.
+pub(crate) trait AnyReader: CallReader + std::fmt::Debug + Send {}
+
+impl<T: CallReader + std::fmt::Debug + Send> AnyReader for T {}
+
+/// A reader of the notation of a family.
+pub(crate) type BoxedReader = Box<dyn AnyReader>;
+
 impl ReaderProgress {
     pub(crate) fn open(consumed: usize) -> Self {
         Self { consumed, outcome: ReaderOutcome::Open }

@@ -1,10 +1,13 @@
 //! Calls whose parameters are tags, each with its value as plain text.
 
-use crate::coerce::{ValueTypes, escaped, quoted};
+use crate::attributes::{attribute, named};
+use crate::call_object::{CallObject, CallObjectForm, ObjectEnd};
+use crate::coerce::{JSON_TYPE, ValueTypes, escaped, quoted};
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
 use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
 use crate::tools::KnownTools;
+use std::borrow::Cow;
 
 /// The markup of a family that writes parameters as tags.
 #[derive(Clone, Copy, Debug)]
@@ -13,9 +16,9 @@ pub struct TagMarkup {
     pub call_openers: &'static [&'static str],
     /// Openers that stand in front of a name themselves, by their number among the openers.
     pub named_openers: &'static [usize],
-    /// Text behind a name; empty where the name ends with its line or at the next marker.
+    /// Text behind a name; empty where the name ends with its line. The next marker ends it, too.
     pub name_end: &'static str,
-    /// Markers behind each call.
+    /// Markers behind each call, and others that may stand between two calls.
     pub call_closers: &'static [&'static str],
     /// Markers behind all calls.
     pub closers: &'static [&'static str],
@@ -23,14 +26,24 @@ pub struct TagMarkup {
     pub parameter: &'static str,
     /// Text behind a parameter's name.
     pub key_end: &'static str,
+    /// Texts around the type of a value, in front of the value; empty where types have no tag.
+    pub type_tag: (&'static str, &'static str),
     /// Marker in front of a value; empty where the value follows the name.
     pub value: &'static str,
     /// Markers behind a value, with the new line in front that is the markup's.
     pub value_closers: &'static [&'static str],
     /// Whether a new line in front of a value is the markup's.
     pub lines: bool,
-    /// Whether every value is a string, whatever its schema says.
+    /// Whether a value is a string, verbatim, where no schema says what it is.
     pub strings: bool,
+    /// Whether a call may be a JSON object instead.
+    pub objects: bool,
+}
+
+impl TagMarkup {
+    fn has_type_tag(&self) -> bool {
+        !self.type_tag.0.is_empty()
+    }
 }
 
 /// Reads the calls of one marker.
@@ -49,9 +62,12 @@ pub(crate) struct TagCalls {
     name: String,
     key: String,
     keys: Vec<String>,
+    /// The type that the model wrote.
+    value_type: Option<String>,
     types: ValueTypes,
     /// A value that is told when it is complete.
     value: String,
+    object: CallObject,
     repeated: bool,
     /// Whether nothing of the value has been read.
     value_begins: bool,
@@ -63,33 +79,33 @@ enum Stage {
     Name,
     Inside,
     Key,
+    Type,
     BeforeValue,
     Value,
+    Object,
 }
 
 impl TagCalls {
     pub(crate) fn new(markup: &'static TagMarkup, tools: KnownTools) -> Self {
         let ends = || markup.call_closers.iter().chain(markup.closers).copied();
-        let name_end = [markup.name_end, "\n"].into_iter().find(|end| !end.is_empty());
-        let name_ends: Vec<_> = match markup.name_end {
-            "" => name_end.into_iter().chain([markup.parameter]).chain(ends()).collect(),
-            end => vec![end],
-        };
-        let missing = [markup.parameter].into_iter().chain(ends());
+        let name_end = if markup.name_end.is_empty() { "\n" } else { markup.name_end };
+        let missing = || [markup.parameter].into_iter().chain(ends());
         Self {
             markup,
             tools,
             call_openers: MarkerSet::new(markup.call_openers.iter().copied()),
             ends: MarkerSet::new(ends()),
-            name_ends: MarkerSet::new(name_ends),
-            inside: MarkerSet::new([markup.parameter].into_iter().chain(ends())),
-            value_ends: MarkerSet::new(markup.value_closers.iter().copied().chain(missing)),
+            name_ends: MarkerSet::new([name_end].into_iter().chain(missing())),
+            inside: MarkerSet::new(missing()),
+            value_ends: MarkerSet::new(markup.value_closers.iter().copied().chain(missing())),
             stage: Stage::Between,
             name: String::new(),
             key: String::new(),
             keys: Vec::new(),
+            value_type: None,
             types: ValueTypes::default(),
             value: String::new(),
+            object: CallObject::default(),
             repeated: false,
             value_begins: false,
         }
@@ -134,6 +150,11 @@ impl TagCalls {
     ) -> (usize, Option<ReaderProgress>) {
         // White space in front of a name that ends with its line is no end.
         let skipped = if self.name.is_empty() { leading_space(text) } else { 0 };
+        if self.markup.objects && self.name.is_empty() && text[skipped..].starts_with('{') {
+            self.object = CallObject::new(CallObjectForm::Members, false);
+            self.stage = Stage::Object;
+            return (skipped + 1, None);
+        }
         match self.name_ends.find(&text[skipped..], last) {
             MarkerSearch::Nothing(safe) => {
                 self.name.push_str(&text[skipped..skipped + safe]);
@@ -141,7 +162,8 @@ impl TagCalls {
             }
             MarkerSearch::Found { number, start, end } => {
                 self.name.push_str(&text[skipped..skipped + start]);
-                let name = attribute(&self.name).to_owned();
+                let name = attribute(&self.name);
+                let name = self.tools.own_name(&name).to_owned();
                 let (start, end) = (skipped + start, skipped + end);
                 if name.is_empty() || name.contains(['<', '{', '\n']) {
                     let raw = std::mem::take(&mut self.name);
@@ -151,9 +173,7 @@ impl TagCalls {
                 self.name = name;
                 self.stage = Stage::Inside;
                 // A marker that ended the name is read again for what it is.
-                let own = self.markup.name_end == self.name_ends.marker(number)
-                    || self.name_ends.marker(number) == "\n";
-                (if own { end } else { start }, None)
+                (if number == 0 { end } else { start }, None)
             }
         }
     }
@@ -189,49 +209,107 @@ impl TagCalls {
         };
         let read = text.len() - (whole.len() - end - self.markup.key_end.len());
         let head = &whole[..end];
-        let key = attribute(head).to_owned();
-        self.types = match (self.markup.strings, head) {
-            (true, _) => ValueTypes::string(),
-            (_, head) if head.contains("string=\"true\"") => ValueTypes::string(),
-            (_, head) if head.contains("string=\"false\"") => ValueTypes::default(),
-            _ => self
-                .tools
-                .parameter(&self.name, &key)
-                .map_or_else(ValueTypes::default, |(root, schema)| ValueTypes::of(schema, root)),
+        self.value_type = match named(head, "string").as_deref() {
+            Some("true") => Some("string".to_owned()),
+            Some(_) => Some(JSON_TYPE.to_owned()),
+            None => named(head, "type").map(Cow::into_owned),
         };
-        // What was told cannot be taken back, so the first of two counts.
-        self.repeated = self.keys.contains(&key);
-        if !self.repeated {
-            let begin = if self.keys.is_empty() { "{" } else { ", " };
-            arguments(sink, &format!("{begin}{}: ", quoted(&key)));
-            if self.types.is_string() {
-                arguments(sink, "\"");
-            }
-            self.keys.push(key);
+        self.key = attribute(head).into_owned();
+        match self.markup.value {
+            "" => self.begin_value(sink),
+            _ => self.stage = Stage::BeforeValue,
         }
-        self.value.clear();
-        self.value_begins = true;
-        self.stage = match self.markup.value {
-            "" => Stage::Value,
-            _ => Stage::BeforeValue,
-        };
         (read, None)
     }
 
-    fn before_value(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
-        let at = leading_space(text);
-        let marker = self.markup.value;
-        let rest = &text[at..];
-        if rest.starts_with(marker) {
-            self.stage = Stage::Value;
-            return (at + marker.len(), None);
+    /// Tells a value's name, and reads on in the value.
+    fn begin_value(&mut self, sink: &mut dyn EventSink) {
+        let of_schema = self
+            .tools
+            .parameter(&self.name, &self.key)
+            .map_or_else(ValueTypes::default, |(root, schema)| ValueTypes::of(schema, root));
+        self.types = match (self.markup.strings, &self.value_type) {
+            (true, _) if of_schema == ValueTypes::default() => ValueTypes::string(),
+            // In a tag of its own the type says which of the schema's it is.
+            (_, Some(written)) if self.markup.has_type_tag() => of_schema.narrowed(written),
+            (_, Some(written)) if written == "string" => ValueTypes::string(),
+            (_, Some(_)) => ValueTypes::json(),
+            (_, None) => of_schema,
+        };
+        // What was told cannot be taken back, so the first of two counts.
+        self.repeated = self.keys.contains(&self.key);
+        if !self.repeated {
+            let begin = if self.keys.is_empty() { "{" } else { ", " };
+            arguments(sink, &format!("{begin}{}: ", quoted(&self.key)));
+            if self.types.is_string() {
+                arguments(sink, "\"");
+            }
+            self.keys.push(std::mem::take(&mut self.key));
         }
-        if !last && marker.starts_with(rest) {
-            return (at, Some(ReaderProgress::open(at)));
+        self.value.clear();
+        self.value_begins = true;
+        self.stage = Stage::Value;
+    }
+
+    /// Reads a type up to the end of its tag.
+    fn value_type(&mut self, text: &str) -> (usize, Option<ReaderProgress>) {
+        let closer = self.markup.type_tag.1;
+        let whole = self.value_type.take().unwrap_or_default() + text;
+        let Some(end) = whole.find(closer) else {
+            self.value_type = Some(whole);
+            return (text.len(), Some(ReaderProgress::open(text.len())));
+        };
+        let read = text.len() - (whole.len() - end - closer.len());
+        self.value_type = Some(whole[..end].trim().to_owned());
+        self.stage = Stage::BeforeValue;
+        (read, None)
+    }
+
+    fn before_value(
+        &mut self,
+        text: &str,
+        last: bool,
+        sink: &mut dyn EventSink,
+    ) -> (usize, Option<ReaderProgress>) {
+        let at = leading_space(text);
+        let rest = &text[at..];
+        let tags = [self.markup.value, self.markup.type_tag.0];
+        if rest.starts_with(tags[0]) {
+            self.begin_value(sink);
+            return (at + tags[0].len(), None);
+        }
+        if self.markup.has_type_tag() && rest.starts_with(tags[1]) {
+            self.stage = Stage::Type;
+            return (at + tags[1].len(), None);
+        }
+        if !last && tags.iter().any(|tag| tag.starts_with(rest)) {
+            return (0, Some(ReaderProgress::open(0)));
         }
         // The marker was forgotten.
-        self.stage = Stage::Value;
-        (at, None)
+        self.begin_value(sink);
+        (0, None)
+    }
+
+    /// Reads a call that is a JSON object.
+    fn object(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+        let tools = &self.tools;
+        match self.object.read(text, &|name| tools.contains(name), sink) {
+            ObjectEnd::Open => (text.len(), Some(ReaderProgress::open(text.len()))),
+            ObjectEnd::At(at) => {
+                self.stage = Stage::Between;
+                (at, None)
+            }
+            // What follows a fault in a call that was told is left to the next marker.
+            ObjectEnd::Broken(at) if self.object.begun() => {
+                self.object.finish(sink);
+                sink.take(OutputEvent::CallEnd);
+                (at, Some(ReaderProgress::closed(at)))
+            }
+            ObjectEnd::Broken(at) => {
+                let raw = format!("{{{}", self.object.take_raw());
+                (at, Some(ReaderProgress::refused(at, raw)))
+            }
+        }
     }
 
     fn value(
@@ -279,23 +357,15 @@ impl TagCalls {
             Stage::Value if !self.types.is_string() && !self.repeated => {
                 arguments(sink, &std::mem::take(&mut self.value));
             }
-            Stage::Inside | Stage::Key | Stage::BeforeValue | Stage::Value => {}
+            Stage::Object if !self.object.begun() => {
+                return ReaderProgress::refused(at, format!("{{{}", self.object.take_raw()));
+            }
+            Stage::Object => self.object.finish(sink),
+            Stage::Inside | Stage::Key | Stage::Type | Stage::BeforeValue | Stage::Value => {}
         }
         sink.take(OutputEvent::CallEnd);
         ReaderProgress::closed(at)
     }
-}
-
-/// The name in what stands between a tag's marker and its end: all of it, or what is in quotes.
-fn attribute(head: &str) -> &str {
-    let head = head.trim();
-    for quote in ['"', '\''] {
-        let mut parts = head.splitn(3, quote);
-        if let (Some(_), Some(inner), Some(_)) = (parts.next(), parts.next(), parts.next()) {
-            return inner.trim();
-        }
-    }
-    head
 }
 
 impl CallReader for TagCalls {
@@ -315,8 +385,10 @@ impl CallReader for TagCalls {
                 Stage::Name => self.name(rest, last, sink),
                 Stage::Inside => self.inside(rest, last, sink),
                 Stage::Key => self.key(rest, sink),
-                Stage::BeforeValue => self.before_value(rest, last),
+                Stage::Type => self.value_type(rest),
+                Stage::BeforeValue => self.before_value(rest, last, sink),
                 Stage::Value => self.value(rest, last, sink),
+                Stage::Object => self.object(rest, sink),
             };
             let Some(mut progress) = end else {
                 at += read;

@@ -1,13 +1,9 @@
 //! Answers with thoughts and calls between markers.
 
 use crate::event::{EventSink, OutputEvent, OutputPlace, text};
-use crate::families::{CallMarkup, ReasoningFamily, ToolFamily};
-use crate::json_calls::JsonCalls;
+use crate::families::{ReasoningFamily, ToolFamily};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::named_calls::NamedCalls;
-use crate::python_calls::PythonCalls;
-use crate::reader::{CallReader, ReaderOutcome, leading_space, read_piece};
-use crate::tag_calls::TagCalls;
+use crate::reader::{BoxedReader, ReaderOutcome, leading_space, read_piece};
 use crate::tools::KnownTools;
 
 /// New lines behind thoughts that belong to their markup.
@@ -34,18 +30,15 @@ pub(crate) struct TaggedOutput {
     blank: String,
     /// Whether anything has been told.
     spoken: bool,
+    /// Text in front of the answer that has not been told.
+    preamble: &'static str,
 }
 
 #[derive(Debug)]
 struct Calls {
     family: &'static ToolFamily,
-    reader: Box<dyn CallReaderDebug>,
+    reader: BoxedReader,
 }
-
-/// Readers of every notation.
-trait CallReaderDebug: CallReader + std::fmt::Debug + Send {}
-
-impl<T: CallReader + std::fmt::Debug + Send> CallReaderDebug for T {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -84,8 +77,8 @@ impl TaggedOutput {
         };
         let openers = calls.map(|family| family.openers).unwrap_or_default();
         let openers = openers.iter().enumerate().map(|(at, opener)| (*opener, OpensCalls(at)));
-        // A closer whose calls have ended already: it is no text, wherever it stands.
-        let stray = calls.map(stray_closers).unwrap_or_default();
+        // A closer whose calls have ended already is no text, wherever it stands.
+        let stray = calls.map(ToolFamily::stray).unwrap_or_default();
         let stray = stray.iter().map(|closer| (*closer, Dropped));
         let at_start = calls.is_some_and(|family| family.at_start);
         let within = of(|it| it.dropped, Dropped)
@@ -118,10 +111,11 @@ impl TaggedOutput {
             thinking,
             thinking_kinds,
             reasoning_openers,
-            calls: calls.map(|family| Calls { family, reader: reader(family, tools) }),
+            calls: calls.and_then(|family| Some(Calls { family, reader: family.reader(tools)? })),
             held: String::new(),
             blank: String::new(),
             spoken: false,
+            preamble: reasoning.map_or("", |family| family.preamble),
         }
     }
 
@@ -135,11 +129,13 @@ impl TaggedOutput {
     }
 
     pub(crate) fn push(&mut self, piece: &str, sink: &mut dyn EventSink) {
+        text(sink, std::mem::take(&mut self.preamble));
         let held = std::mem::take(&mut self.held);
         self.held = read_piece(held, piece, |text| self.read(text, false, sink));
     }
 
     pub(crate) fn finish(&mut self, sink: &mut dyn EventSink) {
+        text(sink, std::mem::take(&mut self.preamble));
         let held = std::mem::take(&mut self.held);
         self.read(&held, true, sink);
         // Nothing but white space is an answer, too; beside thoughts or calls it is none.
@@ -318,25 +314,4 @@ enum Step {
     On(usize),
     /// So many bytes are read; the others wait for more.
     Held(usize),
-}
-
-/// Closers that are no text where they stand alone. Those of bare families are common text.
-fn stray_closers(family: &'static ToolFamily) -> Vec<&'static str> {
-    match &family.calls {
-        CallMarkup::Json(json) if !json.bare => json.closers.to_vec(),
-        CallMarkup::Json(_) | CallMarkup::Harmony => Vec::new(),
-        CallMarkup::Named(named) => [named.call_closers, named.closers].concat(),
-        CallMarkup::Tags(tags) => [tags.call_closers, tags.closers].concat(),
-        CallMarkup::Python(python) => python.closers.to_vec(),
-    }
-}
-
-fn reader(family: &'static ToolFamily, tools: KnownTools) -> Box<dyn CallReaderDebug> {
-    match &family.calls {
-        CallMarkup::Json(json) => Box::new(JsonCalls::new(json, family.openers, tools)),
-        CallMarkup::Named(named) => Box::new(NamedCalls::new(named, tools)),
-        CallMarkup::Tags(tags) => Box::new(TagCalls::new(tags, tools)),
-        CallMarkup::Python(python) => Box::new(PythonCalls::new(python)),
-        CallMarkup::Harmony => unreachable!("Harmony reads its calls itself"),
-    }
 }

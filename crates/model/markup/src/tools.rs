@@ -19,6 +19,15 @@ impl KnownTools {
         self.function(name).is_some()
     }
 
+    /// The name under which a function is known that a model calls by its namespace and its name,
+    /// where they are the same: `f.f` is `f`. Other names are what they are.
+    pub(crate) fn own_name<'a>(&self, name: &'a str) -> &'a str {
+        match name.split_once('.') {
+            Some((space, own)) if space == own && !self.contains(name) && self.contains(own) => own,
+            _ => name,
+        }
+    }
+
     /// The schema of a function's parameter, where the function has one.
     pub(crate) fn parameter(
         &self,

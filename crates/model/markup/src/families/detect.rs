@@ -1,6 +1,6 @@
 //! The families of a model, by its chat template and configuration.
 
-use super::{CallMarkup, ReasoningFamily, ToolFamily};
+use super::{ReasoningFamily, ToolFamily};
 
 /// Traits of a model's files that reveal its markup.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +14,23 @@ pub struct ModelTraits<'a> {
 /// Text in a template, and the family that it gives away; the first that is there counts. What is
 /// more special stands first.
 const TOOL_SIGNS: &[(&str, &str)] = &[
+    ("<atem:function_calls>", "muse_glimmer"),
+    ("<|content_invoke_tool_json|>", "inkling"),
+    ("<|plamo:begin_tool_requests:plamo|>", "plamo3"),
     ("<|channel|>", "harmony"),
+    ("]<]minimax[>[", "minimax_m3"),
+    ("<|open|>", "kimi_k3"),
+    ("<ifm|tool_calls>", "k2_horizon"),
+    ("<steptml:", "step3"),
+    ("<tool_sep", "hy_v3"),
+    ("<tool_calls:", "hy_v4"),
+    ("<start_function_call>", "functiongemma"),
+    ("<|tool_call>", "gemma4"),
+    ("<iquest_tool_call>", "iquest_q1"),
+    ("<｜GCML｜", "gigachat35"),
+    ("<|role_sep|>", "gigachat3"),
+    ("<|function_call|>", "gigachat3"),
+    ("<｜DSML｜ ", "deepseek_v41"),
     ("<｜DSML｜", "deepseek_v3_2"),
     ("<｜tool▁calls▁begin｜>", "deepseek_v3_1"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -28,6 +44,7 @@ const TOOL_SIGNS: &[(&str, &str)] = &[
     ("<|action_start|>", "internlm"),
     ("<TOOLCALL>", "nemotron_deci"),
     ("<function=", "qwen3_coder"),
+    ("<function name=", "minicpm5"),
     ("<arg_key>", "glm45"),
     ("[TOOL_CALLS]", "mistral"),
     ("<|tool_call|>", "granite"),
@@ -42,7 +59,13 @@ const TOOL_SIGNS: &[(&str, &str)] = &[
 
 /// Signs in a chat template, each with its family of thoughts; the first match counts.
 const REASONING_SIGNS: &[(&str, &str)] = &[
+    ("to=self<|message|>", "muse_glimmer"),
+    ("<|content_thinking|>", "inkling"),
+    ("<|plamo:begin_think:plamo|>", "plamo3"),
     ("<|channel|>", "gpt_oss"),
+    ("<|open|>", "kimi_k3"),
+    ("<ifm|think", "k2_horizon"),
+    ("</think:", "hy_v4"),
     ("<seed:think>", "seed_oss"),
     ("<mm:think>", "minimax_m3"),
     ("◁think▷", "kimi"),
@@ -62,15 +85,30 @@ const TOOL_TYPES: &[(&str, &str)] = &[
     ("mistral3", "mistral"),
     ("mixtral", "mistral"),
     ("deepseek_v32", "deepseek_v3_2"),
+    ("deepseek_v4", "deepseek_v3_2"),
+    ("deepseek_v41", "deepseek_v41"),
+    ("kimi_k3", "kimi_k3"),
+    ("hy_v4", "hy_v4"),
+    ("muse_glimmer", "muse_glimmer"),
 ];
 
-const REASONING_TYPES: &[(&str, &str)] = &[("gpt_oss", "gpt_oss"), ("deepseek_v32", "qwen3")];
+const REASONING_TYPES: &[(&str, &str)] = &[
+    ("gpt_oss", "gpt_oss"),
+    ("deepseek_v32", "qwen3"),
+    ("deepseek_v4", "qwen3"),
+    ("deepseek_v41", "qwen3"),
+    ("kimi_k3", "kimi_k3"),
+    ("hy_v4", "hy_v4"),
+    ("muse_glimmer", "muse_glimmer"),
+];
 
 /// The family of a model's calls, where its files give it away.
 pub fn tools_of(traits: ModelTraits<'_>) -> Option<&'static ToolFamily> {
     let name = match sign(traits, TOOL_SIGNS, TOOL_TYPES)? {
         // The older one of two families with the same markers puts its JSON into a fence.
         "deepseek_v3_1" if traits.template.contains("```json") => "deepseek_v3",
+        // GLM puts nothing around its calls.
+        "glm45" if traits.template.contains("<tool_calls>") => "hy_v4",
         name => name,
     };
     ToolFamily::find(name)
@@ -89,13 +127,6 @@ fn sign(
     let in_template = signs.iter().find(|(sign, _)| traits.template.contains(sign));
     let of_type = || types.iter().find(|(kind, _)| *kind == traits.model_type);
     in_template.or_else(of_type).map(|(_, family)| *family)
-}
-
-impl ToolFamily {
-    /// Whether calls and thoughts are one markup, which one family reads.
-    pub fn holds_reasoning(&self) -> bool {
-        matches!(self.calls, CallMarkup::Harmony)
-    }
 }
 
 #[cfg(test)]
@@ -118,6 +149,11 @@ mod tests {
         check("<｜tool▁calls▁begin｜>", "deepseek_v3_1", "");
         check("[TOOL_CALLS] [THINK]", "mistral", "mistral");
         check("<|start|><|channel|>", "harmony", "gpt_oss");
+        check("<tool_calls><tool_call> <arg_key> </think>", "hy_v3", "qwen3");
+        check("<tool_call:ab><tool_sep:ab></think:ab>", "hy_v3", "hy_v3");
+        check("<|tool_call>call: <|channel>thought", "gemma4", "gemma4");
+        check("]<]minimax[>[<tool_call> <mm:think>", "minimax_m3", "minimax_m3");
+        check("<｜DSML｜ calls>", "deepseek_v41", "");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The table of families of thoughts.
 
 use super::ReasoningFamily;
+use super::channels::{HARMONY, INKLING, MUSE};
+use super::tools::XTML_FRAMES;
 
 /// Thoughts between `<think>` and `</think>`.
 const THINK: ReasoningFamily = ReasoningFamily {
@@ -10,6 +12,8 @@ const THINK: ReasoningFamily = ReasoningFamily {
     ends_at_calls: true,
     dropped: &[],
     begins_inside: false,
+    preamble: "",
+    channels: None,
 };
 
 /// All families of thoughts.
@@ -25,6 +29,13 @@ pub static REASONING: &[ReasoningFamily] = &[
             "deepseek_v3_2",
             "deepseek_v4",
             "deepseek-v4",
+            "deepseekv4",
+            "deepseek_v41",
+            "deepseek-v41",
+            "poolside_v1",
+            "dots",
+            "iquest_q1",
+            "qwen3_coder",
             "kimi_k2",
             "kimi_k25",
             "mimo",
@@ -52,7 +63,9 @@ pub static REASONING: &[ReasoningFamily] = &[
             "nemotron_v3",
             "nemotron_3",
             "nemotron_deci",
+            "nemotron3",
             "deepseek_v31_thinking",
+            "gigachat35",
         ],
         begins_inside: true,
         ..THINK
@@ -99,7 +112,7 @@ pub static REASONING: &[ReasoningFamily] = &[
         ..THINK
     },
     ReasoningFamily {
-        names: &["gemma4"],
+        names: &["gemma4", "gemma-4"],
         openers: &["<|channel>thought\n"],
         closers: &["<channel|>"],
         ends_at_calls: false,
@@ -117,6 +130,51 @@ pub static REASONING: &[ReasoningFamily] = &[
         openers: &[],
         closers: &[],
         ends_at_calls: false,
+        channels: Some(&HARMONY),
+        ..THINK
+    },
+    ReasoningFamily {
+        names: &["muse_glimmer", "muse"],
+        openers: &["to=self<|message|>"],
+        closers: &["<|eom|>", "<|eot|>", "to=user<|message|>"],
+        channels: Some(&MUSE),
+        ..THINK
+    },
+    ReasoningFamily {
+        names: &["inkling"],
+        openers: &["<|content_thinking|>"],
+        closers: &["<|content_text|>", "<|message_model|>", "<|end_message|>"],
+        channels: Some(&INKLING),
+        ..THINK
+    },
+    ReasoningFamily {
+        names: &["kimi_k3", "kimi-k3"],
+        openers: &["<|open|>think<|sep|>"],
+        closers: &["<|open|>response<|sep|>", "<|close|>think<|sep|>"],
+        dropped: XTML_FRAMES,
+        ..THINK
+    },
+    ReasoningFamily {
+        names: &["k2_horizon"],
+        openers: &["<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"],
+        closers: &["</ifm|think_fast>", "</ifm|think_faster>", "</ifm|think>"],
+        ..THINK
+    },
+    // The tokenizer's suffix may stand before the brackets.
+    ReasoningFamily { names: &["hy_v3", "hy_v4"], ..THINK },
+    ReasoningFamily {
+        names: &["plamo3"],
+        openers: &["<|plamo:begin_think:plamo|>"],
+        closers: &["<|plamo:end_think:plamo|>"],
+        dropped: &["<|plamo:tag|>"],
+        ..THINK
+    },
+    ReasoningFamily {
+        names: &["minimax_m2_append_think", "minimax_append_think", "minimax-append-think"],
+        openers: &[],
+        closers: &[],
+        ends_at_calls: false,
+        preamble: "<think>",
         ..THINK
     },
 ];

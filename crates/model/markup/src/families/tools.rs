@@ -1,8 +1,13 @@
 //! The table of families of calls.
 
+use super::channels::{HARMONY, INKLING, MUSE};
+use super::tags::{
+    DSML_TAGS, FUNCTION_NAME_TAGS, FUNCTION_TAGS, GCML_TAGS, HORIZON_TAGS, HUNYUAN_TAGS,
+    INVOKE_TAGS, PAIR_TAGS, SPACED_DSML_TAGS, STEP_TAGS, XTML_TAGS,
+};
 use super::{
-    CallIds, CallMarkup, CallObjectForm, CallText, HeadForm, JsonMarkup, NamedMarkup, PythonMarkup,
-    TagMarkup, ToolFamily,
+    AnswerMarkup, BareMarkup, CallIds, CallMarkup, CallObjectForm, CallText, ChannelMarkup,
+    HeadForm, JsonMarkup, NamedMarkup, NestedMarkup, PythonMarkup, TagMarkup, ToolFamily,
 };
 
 const fn json(closers: &'static [&'static str]) -> CallMarkup {
@@ -29,68 +34,43 @@ const fn family(
     openers: &'static [&'static str],
     calls: CallMarkup,
 ) -> ToolFamily {
-    ToolFamily { names, openers, at_start: false, calls, ids: CallIds::OpenAi, text: None }
+    ToolFamily {
+        names,
+        openers,
+        at_start: false,
+        dropped: &[],
+        calls: AnswerMarkup::Calls(calls),
+        ids: CallIds::OpenAi,
+        text: None,
+    }
 }
 
-/// Functions with parameters, as Qwen's coders write them.
-const FUNCTION_TAGS: TagMarkup = TagMarkup {
-    call_openers: &["<function="],
-    named_openers: &[1],
-    name_end: ">",
-    call_closers: &["</function>"],
-    closers: &["</tool_call>"],
-    parameter: "<parameter=",
-    key_end: ">",
-    value: "",
-    value_closers: &["\n</parameter>", "</parameter>"],
-    lines: true,
-    strings: false,
-};
+/// A family that writes messages.
+const fn messages(names: &'static [&'static str], markup: &'static ChannelMarkup) -> ToolFamily {
+    ToolFamily {
+        names,
+        openers: &[],
+        at_start: false,
+        dropped: &[],
+        calls: AnswerMarkup::Channels(markup),
+        ids: CallIds::OpenAi,
+        text: None,
+    }
+}
 
-/// Calls with pairs of key and value, as GLM writes them.
-const PAIR_TAGS: TagMarkup = TagMarkup {
-    call_openers: &[],
-    named_openers: &[0],
-    name_end: "",
-    call_closers: &[],
-    closers: &["</tool_call>"],
-    parameter: "<arg_key>",
-    key_end: "</arg_key>",
-    value: "<arg_value>",
-    value_closers: &["</arg_value>"],
-    lines: false,
-    strings: false,
-};
+/// A family whose openers are common text.
+const fn at_start(
+    names: &'static [&'static str],
+    openers: &'static [&'static str],
+    calls: CallMarkup,
+) -> ToolFamily {
+    ToolFamily { at_start: true, ..family(names, openers, calls) }
+}
 
-/// Invocations with parameters, as MiniMax writes them.
-const INVOKE_TAGS: TagMarkup = TagMarkup {
-    call_openers: &["<invoke name="],
-    named_openers: &[],
-    name_end: ">",
-    call_closers: &["</invoke>"],
-    closers: &["</minimax:tool_call>"],
-    parameter: "<parameter name=",
-    key_end: ">",
-    value: "",
-    value_closers: &["</parameter>"],
-    lines: false,
-    strings: false,
-};
-
-/// DeepSeek's tags, whose bars are full-width.
-const DSML_TAGS: TagMarkup = TagMarkup {
-    call_openers: &["<｜DSML｜invoke name="],
-    named_openers: &[],
-    name_end: ">",
-    call_closers: &["</｜DSML｜invoke>"],
-    closers: &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
-    parameter: "<｜DSML｜parameter name=",
-    key_end: ">",
-    value: "",
-    value_closers: &["</｜DSML｜parameter>"],
-    lines: false,
-    strings: false,
-};
+/// Lists of calls in Python behind a bracket.
+const fn python(closers: &'static [&'static str]) -> CallMarkup {
+    CallMarkup::Python(PythonMarkup { closers, bare: true })
+}
 
 const DEEPSEEK: NamedMarkup = NamedMarkup {
     call_openers: &["<｜tool▁call▁begin｜>"],
@@ -100,6 +80,14 @@ const DEEPSEEK: NamedMarkup = NamedMarkup {
     head: HeadForm::NameLast,
     list: false,
 };
+
+/// Markers around the channels of Kimi K3 that are no thoughts and no calls.
+pub(super) const XTML_FRAMES: &[&str] = &[
+    "<|open|>response<|sep|>",
+    "<|close|>response<|sep|>",
+    "<|close|>message<|sep|>",
+    "<|end_of_msg|>",
+];
 
 /// All families of calls.
 pub static TOOLS: &[ToolFamily] = &[
@@ -121,11 +109,6 @@ pub static TOOLS: &[ToolFamily] = &[
     family(&["longcat"], &["<longcat_tool_call>"], json(&["</longcat_tool_call>"])),
     family(&["ernie45"], &["<tool_call>"], json(&["</tool_call>"])),
     ToolFamily {
-        names: &["llama3_json", "llama4_json", "llama3", "llama"],
-        openers: &["<|python_tag|>{", "{"],
-        at_start: true,
-        calls: bare(&[]),
-        ids: CallIds::OpenAi,
         text: Some(CallText {
             section: ("", ""),
             begin: ("{\"name\": \"", "\", \"parameters\": "),
@@ -134,39 +117,20 @@ pub static TOOLS: &[ToolFamily] = &[
             separator: "; ",
             trigger: "{\"name\": ",
         }),
+        ..at_start(
+            &["llama3_json", "llama4_json", "llama3", "llama"],
+            &["<|python_tag|>{", "{"],
+            bare(&[]),
+        )
     },
-    ToolFamily {
-        names: &["xlam"],
-        openers: &["[{", "{", "```json\n[{", "[TOOL_CALLS][{", "<tool_call>[{"],
-        at_start: true,
-        calls: bare(&["</tool_call>", "\n```", "```"]),
-        ids: CallIds::OpenAi,
-        text: None,
-    },
-    ToolFamily {
-        names: &["json"],
-        openers: &["[", "{"],
-        at_start: true,
-        calls: bare(&[]),
-        ids: CallIds::OpenAi,
-        text: None,
-    },
-    ToolFamily {
-        names: &["pythonic"],
-        openers: &["["],
-        at_start: true,
-        calls: CallMarkup::Python(PythonMarkup { closers: &[], bare: true }),
-        ids: CallIds::OpenAi,
-        text: None,
-    },
-    ToolFamily {
-        names: &["llama4_pythonic"],
-        openers: &["<|python_start|>[", "["],
-        at_start: true,
-        calls: CallMarkup::Python(PythonMarkup { closers: &["<|python_end|>"], bare: true }),
-        ids: CallIds::OpenAi,
-        text: None,
-    },
+    at_start(
+        &["xlam"],
+        &["[{", "{", "```json\n[{", "[TOOL_CALLS][{", "<tool_call>[{"],
+        bare(&["</tool_call>", "\n```", "```"]),
+    ),
+    at_start(&["json"], &["[", "{"], bare(&[])),
+    at_start(&["pythonic"], &["["], python(&[])),
+    at_start(&["llama4_pythonic"], &["<|python_start|>[", "["], python(&["<|python_end|>"])),
     family(
         &["lfm2"],
         &["<|tool_call_start|>"],
@@ -227,6 +191,15 @@ pub static TOOLS: &[ToolFamily] = &[
         &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
         CallMarkup::Tags(DSML_TAGS),
     ),
+    family(
+        &["deepseek_v41", "deepseekv41"],
+        &["<｜DSML｜ calls>"],
+        CallMarkup::Tags(SPACED_DSML_TAGS),
+    ),
+    ToolFamily {
+        dropped: &["<|message_sep|>"],
+        ..family(&["gigachat35"], &["<｜GCML｜tool_calls>"], CallMarkup::Tags(GCML_TAGS))
+    },
     ToolFamily {
         text: Some(CallText {
             section: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -251,7 +224,7 @@ pub static TOOLS: &[ToolFamily] = &[
         )
     },
     family(
-        &["qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron_v3", "step3p5"],
+        &["qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron_v3", "step3p5", "nanbeige"],
         &["<tool_call>", "<function="],
         CallMarkup::Tags(FUNCTION_TAGS),
     ),
@@ -266,10 +239,23 @@ pub static TOOLS: &[ToolFamily] = &[
         CallMarkup::Tags(TagMarkup { closers: &["</seed:tool_call>"], ..FUNCTION_TAGS }),
     ),
     family(
-        &["glm45", "glm47", "glm", "ling3", "poolside_v1"],
+        &["glm45", "glm47", "glm", "ling3", "poolside_v1", "spark25"],
         &["<tool_call>"],
         CallMarkup::Tags(PAIR_TAGS),
     ),
+    family(
+        &["iquest_q1"],
+        &["<iquest_tool_call>"],
+        CallMarkup::Tags(TagMarkup { closers: &["</iquest_tool_call>"], ..PAIR_TAGS }),
+    ),
+    family(&["hy_v3", "hy_v4"], &["<tool_calls>"], CallMarkup::Tags(HUNYUAN_TAGS)),
+    family(&["k2_horizon"], &["<ifm|tool_calls>"], CallMarkup::Tags(HORIZON_TAGS)),
+    ToolFamily {
+        dropped: XTML_FRAMES,
+        ..family(&["kimi_k3", "kimi-k3"], &["<|open|>tools<|sep|>"], CallMarkup::Tags(XTML_TAGS))
+    },
+    family(&["minicpm5"], &["<function name="], CallMarkup::Tags(FUNCTION_NAME_TAGS)),
+    family(&["step3"], &["<｜tool_calls_begin｜>"], CallMarkup::Tags(STEP_TAGS)),
     family(&["minimax_m2", "minimax-m2"], &["<minimax:tool_call>"], CallMarkup::Tags(INVOKE_TAGS)),
     family(
         &["dots"],
@@ -297,5 +283,73 @@ pub static TOOLS: &[ToolFamily] = &[
         &["<|START_ACTION|>"],
         json(&["<|END_ACTION|>"]),
     ),
-    family(&["harmony", "gpt_oss", "gpt-oss", "openai"], &[], CallMarkup::Harmony),
+    messages(&["harmony", "gpt_oss", "gpt-oss", "openai"], &HARMONY),
+    messages(&["muse_glimmer", "muse"], &MUSE),
+    messages(&["inkling"], &INKLING),
+    family(
+        &["minimax_m3", "minimax-m3", "minimax_m3_nom", "minimax-m3-nom"],
+        &["]<]minimax[>[<tool_call>"],
+        CallMarkup::Nested(NestedMarkup {
+            call_opener: "]<]minimax[>[<invoke name=",
+            call_closer: "]<]minimax[>[</invoke>",
+            closer: "]<]minimax[>[</tool_call>",
+            open: "]<]minimax[>[<",
+            close: "]<]minimax[>[</",
+        }),
+    ),
+    family(
+        &["gemma4", "gemma-4"],
+        &["<|tool_call>"],
+        CallMarkup::Bare(BareMarkup { quote: "<|\"|>", closers: &["<tool_call|>"] }),
+    ),
+    family(
+        &["functiongemma"],
+        &["<start_function_call>"],
+        CallMarkup::Bare(BareMarkup { quote: "<escape>", closers: &["<end_function_call>"] }),
+    ),
+    ToolFamily {
+        dropped: &["<|message_sep|>"],
+        text: Some(CallText {
+            section: ("", ""),
+            begin: ("<|function_call|>{\"name\": \"", "\", \"arguments\": "),
+            numbered: "",
+            end: "}",
+            separator: "",
+            trigger: "<|function_call|>",
+        }),
+        ..family(&["gigachat3"], &["function call<|role_sep|>\n", "<|function_call|>"], json(&[]))
+    },
+    ToolFamily {
+        dropped: &["<|plamo:tag|>"],
+        text: Some(CallText {
+            section: ("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+            begin: (
+                "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
+                "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>",
+            ),
+            numbered: "",
+            end: "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+            separator: "",
+            trigger: "<|plamo:begin_tool_requests:plamo|>",
+        }),
+        ..family(
+            &["plamo3"],
+            &["<|plamo:begin_tool_requests:plamo|>"],
+            CallMarkup::Named(NamedMarkup {
+                call_openers: &["<|plamo:begin_tool_request:plamo|>"],
+                call_closers: &["<|plamo:end_tool_request:plamo|>"],
+                closers: &["<|plamo:end_tool_requests:plamo|>"],
+                cuts: &[
+                    "<|plamo:constrain|>json",
+                    "<|plamo:begin_tool_name:plamo|>",
+                    "<|plamo:end_tool_name:plamo|>",
+                    "<|plamo:begin_tool_arguments:plamo|>",
+                    "<|plamo:msg|>",
+                    "<|plamo:end_tool_arguments:plamo|>",
+                ],
+                head: HeadForm::NameLast,
+                list: false,
+            }),
+        )
+    },
 ];

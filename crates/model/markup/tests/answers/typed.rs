@@ -1,0 +1,91 @@
+//! Answers with bare keys, messages and names in markers.
+
+use super::Answer;
+
+pub(crate) const ANSWERS: &[Answer] = &[
+    (
+        "gemma4",
+        "gemma4",
+        false,
+        "<|channel>thought\nhm<channel|>Ok<|tool_call>call:f{s:<|\"|>a, {b}<|\"|>,n:42,o:{k:true,l:[1,<|\"|>x<|\"|>]},b:false}<tool_call|>",
+        "|R hm|T Ok|C f|A {\"s\": \"a, {b}\", \"n\": 42, \"o\": {\"k\": true, \"l\": [1, \"x\"]}, \"b\": false}|E",
+    ),
+    (
+        "gemma4",
+        "",
+        false,
+        "<|tool_call>call:f{}<tool_call|><|tool_call>:g<tool_call|>.",
+        "|C f|A {}|E|C g|A {}|E|T .",
+    ),
+    (
+        "gemma4",
+        "",
+        false,
+        "<|tool_call>call:f{s:42,n:<|\"|>7<|\"|>,<|\"|>u<|\"|>:null,v:word}<tool_call|>",
+        "|C f|A {\"s\": \"42\", \"n\": 7, \"u\": null, \"v\": \"word\"}|E",
+    ),
+    ("gemma4", "", false, "<|tool_call>call:f{s:<|\"|>x<tool_call|>", "|C f|A {\"s\": \"x\"}|E"),
+    (
+        "gemma4",
+        "",
+        false,
+        "<|tool_call>call:f{o:{k:[1<tool_call|>y",
+        "|C f|A {\"o\": {\"k\": [1]}}|E|T y",
+    ),
+    ("gemma4", "", false, "<|tool_call>call:f{s:<|\"|>x\ny<|", "|C f|A {\"s\": \"x\\ny<||E"),
+    ("gemma4", "", false, "<|tool_call>no call<tool_call|>", "|T no call"),
+    (
+        "functiongemma",
+        "",
+        false,
+        "<start_function_call>call:f{s:<escape>x<escape>,n:1}<end_function_call><start_function_call>call:g{}<end_function_call>",
+        "|C f|A {\"s\": \"x\", \"n\": 1}|E|C g|A {}|E",
+    ),
+    (
+        "gigachat3",
+        "",
+        false,
+        "I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"n\": 1e3}}",
+        "|T I look.\n\n|C f|A {\"n\": 1e3}|E",
+    ),
+    (
+        "gigachat3",
+        "",
+        false,
+        "<|function_call|>{\"name\": \"f\", \"arguments\": {}}",
+        "|C f|A {}|E",
+    ),
+    ("gigachat3", "", false, "A function call is easy.", "|T A function call is easy."),
+    (
+        "plamo3",
+        "plamo3",
+        true,
+        "hm<|plamo:end_think:plamo|>Ok<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>f<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{\"n\": 1.0}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|><|plamo:tag|>",
+        "|R hm|T Ok|C f|A {\"n\": 1.0}|E",
+    ),
+    (
+        "inkling",
+        "inkling",
+        false,
+        "<|content_thinking|>hm<|end_message|><|message_model|><|content_text|>Ok.<|end_message|><|message_model|>f<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"n\": 1.0}}<|end_message|><|message_model|>g<|content_invoke_tool_json|>{\"name\":\"g\",\"args\":{}}<|end_message|><|content_model_end_sampling|>",
+        "|R hm|T Ok.|C f|A {\"n\": 1.0}|E|C g|A {}|E",
+    ),
+    ("inkling", "inkling", true, "hm<|content_text|>Ok.", "|R hm|T Ok."),
+    ("inkling", "", false, "<|content_invoke_tool_json|>no call<|end_message|>", "|T no call"),
+    (
+        "inkling",
+        "",
+        false,
+        "<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"n\": [1",
+        "|C f|A {\"n\": [1|E",
+    ),
+    ("", "minimax_m2_append_think", false, "hm</think>Yes", "|T <think>hm</think>Yes"),
+    ("harmony", "", false, "Said without a head<|return|>", "|T Said without a head"),
+    (
+        "json",
+        "gpt_oss",
+        false,
+        "[{\"name\": \"f\", \"parameters\": {\"n\": 1}}]",
+        "|C f|A {\"n\": 1}|E",
+    ),
+];
