@@ -12,7 +12,9 @@ use stator_engine::cpu::{self, Model};
 use stator_engine::model_files::ModelFiles;
 use stator_engine::sim::{self, SimOptions};
 use stator_engine::{Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
+use stator_guide::GuideFactory;
 use stator_protos::worker::Sampling;
+use stator_protos::worker::guide::Form;
 use stator_timing::Timing;
 
 #[path = "../fixtures/random.rs"]
@@ -23,6 +25,12 @@ const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 256, "intermediat
     "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32,
     "vocab_size": 4096, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
     "tie_word_embeddings": true}"#;
+
+/// A form that 256 tokens do not complete: a long list of objects.
+const SCHEMA: &str = r#"{"type": "array", "minItems": 300, "items": {"type": "object",
+    "additionalProperties": false, "required": ["name", "count", "tags"], "properties": {
+    "name": {"type": "string"}, "count": {"type": "integer"}, "tags": {"type": "array",
+    "items": {"enum": ["red", "green", "blue"]}}}}}"#;
 
 fn main() {
     let files = ModelFiles::embedded(&random::files(CONFIG));
@@ -39,12 +47,41 @@ fn main() {
     report("prefill of 512", 1, &|| prefill(builtin(), 512));
     report("prefill of 4096", 1, &|| prefill(builtin(), 4096));
     for batch in [1, 8, 32] {
-        report("decode after 32", batch, &|| decode(builtin(), batch, 32));
+        report("decode after 32", batch, &|| decode(builtin(), batch, 32, None));
     }
-    report("decode after 2048", 1, &|| decode(builtin(), 1, 2048));
+    report("decode after 2048", 1, &|| decode(builtin(), 1, 2048, None));
     for batch in [1, 64, 2048] {
-        report("simulated decode", batch, &|| decode(simulated(&options), batch, 32));
+        report("simulated decode", batch, &|| decode(simulated(&options), batch, 32, None));
     }
+    let guides = guides();
+    for batch in [1, 8] {
+        let guided = || builtin().with_guides(guides.clone());
+        report("decode after 32, by a schema", batch, &|| {
+            decode(guided(), batch, 32, Some(SCHEMA))
+        });
+    }
+    report("compile the schema", 1, &|| compile(&guides));
+}
+
+/// Guides for the vocabulary: all bytes, words of one to three letters, and the answer's end.
+fn guides() -> GuideFactory {
+    let letter = |number: usize| b'a' + (number % 26) as u8;
+    let token = |id: usize| match id {
+        0..256 => vec![id as u8],
+        _ if id.is_multiple_of(2) => vec![letter(id), letter(id / 26), letter(id / 676)],
+        _ => vec![b' ', letter(id), letter(id / 26)],
+    };
+    let tokens: Vec<_> = (0..4096).map(token).collect();
+    GuideFactory::new(tokens, vec![(4095, "<end>".into())], &[4095]).expect("a vocabulary")
+}
+
+/// The CPU time of a form's guide, once for each request: a "token" is a guide.
+fn compile(guides: &GuideFactory) -> Measured {
+    let form = Form::JsonSchema(SCHEMA.into());
+    measure(|| {
+        guides.compile(&form).expect("a sound schema");
+        1
+    })
 }
 
 fn simulated(options: &EngineOptions) -> impl Engine + use<> {
@@ -75,15 +112,18 @@ fn prefill(mut engine: impl Engine, len: usize) -> Measured {
     })
 }
 
-/// Answers of 256 tokens, `batch` at a time.
-fn decode(mut engine: impl Engine, batch: usize, prompt: usize) -> Measured {
+/// Answers of 256 tokens, `batch` at a time; `schema` is the form of each.
+fn decode(mut engine: impl Engine, batch: usize, prompt: usize, schema: Option<&str>) -> Measured {
     const TOKENS: usize = 256;
     let mut step = Step::default();
     let mut key = 0;
     measure(|| {
         for _ in 0..batch {
             key += 1;
-            engine.submit(request(key, prompt, TOKENS as u32)).expect("room for a batch");
+            let mut request = request(key, prompt, TOKENS as u32);
+            let form = schema.map(|text| Form::JsonSchema(text.into()).into());
+            Arc::make_mut(&mut request.sampling).guide = form;
+            engine.submit(request).expect("room for a batch");
         }
         // Prompts are not what is measured here, but it is only with short ones that they are
         // little of it; with a long one the first round fills the cache for all others.
