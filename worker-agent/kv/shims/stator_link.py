@@ -16,7 +16,7 @@ from collections import deque
 
 HELLO, ASK, END, FILLED, TOUCH, RESET, PULSE, BYE, TOKENS, HINT, HOLDERS = *range(1, 11), 13
 WELCOME, REFUSED, FOUND, READY, GRANT, DUP = range(65, 71)
-PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES, NAMES_BYTES = 2, 1024, 65536, 65536, 256
+PROTOCOL, KEYS_MAX, ASK_KEYS_MAX, PACKET_BYTES, NAMES_BYTES = 3, 1024, 65536, 65536, 256
 HOLDERS_MAX, ADDRESS_BYTES = 4, 256
 # Longest waits: of a call, of a request for FOUND and for READY, and until the agent is tried again.
 CALL_S, FOUND_S, READY_S, RETRY_S = 0.002, 0.05, 2.0, 1.0
@@ -78,7 +78,7 @@ class Link:
         self.news = threading.Condition(self.lock)
         self.peer = self.boot = self.namespace = self.said = None
         self.asks, self.credit, self.counts = {}, deque(), [0] * 5
-        self.slots = self.prefill_us = self.pulse_due = self.heard = 0
+        self.slots = self.prefill_us = self.load_us = self.pulse_due = self.heard = 0
 
     def is_idle(self):
         """Whether no copy of an earlier connection runs any more, which HELLO promises."""
@@ -122,7 +122,7 @@ class Link:
                 with self.lock:
                     if self.boot and time.monotonic() >= self.pulse_due:
                         self.pulse_due = time.monotonic() + RETRY_S
-                        pulse = struct.pack("<II5Q", self.prefill_us, 0, *self.counts)
+                        pulse = struct.pack("<II5Q", self.prefill_us, self.load_us, *self.counts)
                         self._send(PULSE, self.boot + pulse)
 
     def _take(self, peer, packet, fds):

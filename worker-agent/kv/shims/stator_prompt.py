@@ -5,7 +5,10 @@ which the engine computes; a sliding window or a state needs the last ones befor
 asked for the leading blocks of the former first, and then for the last blocks of the latter.
 """
 
+import hashlib
 import itertools
+import os
+import pathlib
 import struct
 import time
 
@@ -14,6 +17,8 @@ from stator_link import NAMES_BYTES, Link
 # Windows that a request looks for, each to the left of one in which a block is missing. Blocks beyond
 # a window that are asked for too: vLLM looks for up to two more where drafts or odd ends are at stake.
 WINDOWS_MAX, BEYOND = 8, 2
+# Loads before their time is believed, and over which it is averaged.
+LOADS_MIN = 8
 # What is known of a block.
 MISS, HIT, COMING, UNKNOWN = range(4)
 
@@ -110,8 +115,8 @@ class PromptLink(Link):
         super().__init__(path, hello, logger)
         # Prompt and questions of each request; these while it is loaded; slots being filled, by key.
         self.groups, self.prompts, self.told, self.loads, self.stores = groups, {}, {}, {}, {}
-        # Start and tokens of the last step.
-        self.last = 0.0, 0
+        # Start and tokens of the last step; starts of loads, by request; loads that were measured.
+        self.last, self.begun, self.measured = (0.0, 0), {}, 0
 
     def _arrive(self, request, prompt):
         self.prompts[request] = prompt
@@ -172,6 +177,7 @@ class PromptLink(Link):
 
     def _finish(self, request):
         self.prompts.pop(request, None)
+        self.begun.pop(request, None)
         questions = self.told.pop(request, None)
         if request not in self.loads:
             self._end_all(questions)
@@ -180,6 +186,24 @@ class PromptLink(Link):
         for ask in questions.all() if questions else ():
             self._end(ask)
 
+    def _load_begins(self, request):
+        self.begun[request] = time.monotonic()
+
+    def _load_ended(self, request):
+        """A load is there: with the steps that the request waited, it took `load_us`."""
+        if request in self.begun:
+            took_us = (time.monotonic() - self.begun.pop(request)) * 1e6
+            self.measured += 1
+            self.load_us += int((took_us - self.load_us) / min(self.measured, LOADS_MIN))
+
+    def _pays(self, tokens):
+        """Whether a load of so many tokens is faster than computing them."""
+        if not tokens or self.measured < LOADS_MIN or self.prefill_us * tokens > self.load_us * self.groups.main.tokens:
+            return True
+        # What was slow once is tried again: nothing else measures it.
+        self.load_us -= self.load_us // 32
+        return False
+
     def _pace(self, tokens):
         """A step begins: the one before says how long a block takes to compute."""
         (began, before), now, block = self.last, time.monotonic(), self.groups.main.tokens
@@ -187,3 +211,19 @@ class PromptLink(Link):
             block_us = (now - began) * 1e6 * block / before
             self.prefill_us = int(((self.prefill_us or block_us) * 7 + block_us) / 8) or 1
         self.last = now, tokens
+
+
+def form_of(vllm_config, version, platform):
+    """All that decides the bytes of a block and the hash that names it, beside its layout."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    parallel = vllm_config.parallel_config
+    config = pathlib.Path(model.model, "config.json")
+    text = config.read_bytes() if config.exists() else b"none"
+    digest = hashlib.sha256(text + str(model.hf_overrides or "").encode()).hexdigest()[:16]
+    return (
+        f"vllm={version} platform={platform.device_type} model={model.model}"
+        f" revision={model.revision} config={digest} quantization={model.quantization}"
+        f" dtype={model.dtype} kv={cache.cache_dtype} tp={parallel.tensor_parallel_size}"
+        f" pp={parallel.pipeline_parallel_size} dcp={parallel.decode_context_parallel_size}"
+        f" attention={vllm_config.attention_config.backend}"
+        f" hash={cache.prefix_caching_hash_algo} seed={os.environ.get('PYTHONHASHSEED', 'none')}")

@@ -10,6 +10,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 import unittest
 from types import SimpleNamespace
 
@@ -181,6 +182,18 @@ class NeverRaises(unittest.TestCase):
                 asked.kv_transfer_params = told
                 manager.arrive(asked)
                 self.assertFalse(manager.counts[link.FAULTS], told)
+
+    def test_a_load_that_takes_longer_than_computing_is_not_made(self):
+        manager = spec().get_manager()
+        manager.prefill_us = 1000
+        for _ in range(prompt.LOADS_MIN):
+            self.assertTrue(manager.pays(TOKENS))
+            manager.begun["r"] = time.monotonic() - 0.1
+            manager._load_ended("r")
+        self.assertTrue(manager.pays(150 * TOKENS))
+        self.assertFalse(manager.pays(90 * TOKENS))
+        # Once it was slow; it is tried again.
+        self.assertTrue(any(manager.pays(90 * TOKENS) for _ in range(100)))
 
     def test_a_slot_outside_the_arena_is_never_used(self):
         found = struct.pack("<I", 0) + slots(SLOTS)

@@ -5,15 +5,13 @@ which blocks are kept, and where. Each worker maps the arena, a memory file of t
 exception would end the engine: each entry catches it, counts it, and turns the tiers off.
 """
 
-import hashlib
 import mmap
 import os
-import pathlib
 
 import numpy as np
 import torch
 from stator_link import LOADED, Link, guarded, hello
-from stator_prompt import Group, Groups, Prompt, PromptLink
+from stator_prompt import Group, Groups, Prompt, PromptLink, form_of
 from vllm import __version__
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
@@ -72,9 +70,11 @@ class Manager(PromptLink, base.OffloadingManager):
     def prepare_load(self, keys, req_context):
         questions = self.loads[req_context.req_id] = self.told[req_context.req_id]
         self.counts[LOADED] += len(keys)
+        self._load_begins(req_context.req_id)
         return Slots(questions.boot, questions.slots(keys))
 
     def complete_load(self, keys, req_context):
+        self._load_ended(req_context.req_id)
         self._end_all(self.loads.pop(req_context.req_id, None))
 
     def prepare_store(self, keys, req_context):
@@ -106,7 +106,7 @@ class Manager(PromptLink, base.OffloadingManager):
         self.quiet_until = self.steps + RESET_STEPS
         self._leave()
 
-    step = PromptLink._pace
+    step, pays = PromptLink._pace, PromptLink._pays
 
 
 class Region(SharedOffloadRegion):
@@ -249,13 +249,17 @@ class Connector(OffloadingConnector):
 
     def __init__(self, vllm_config, role, kv_cache_config):
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        extra[FORM] = form_of(vllm_config)
+        extra[FORM] = form_of(vllm_config, __version__, current_platform)
         extra[GROUPS], extra[WINDOWS] = groups_of(kv_cache_config)
         super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request):
         super().on_new_request(request)
         self.connector_scheduler.manager.arrive(request)
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        found = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return found if self.connector_scheduler.manager.pays(found[0] or 0) else (0, False)
 
     def build_connector_meta(self, scheduler_output):
         self.connector_scheduler.manager.step(scheduler_output.total_num_scheduled_tokens)
@@ -277,22 +281,6 @@ def groups_of(kv_cache_config):
         windows[of] = type(spec).__name__, spec.block_size, get_sliding_window_size_in_chunks(spec, 1)
     words = [":".join(map(str, group)) for group in windows.values()]
     return "1" if len(words) == 1 else ",".join(words), {of: group[2] for of, group in windows.items()}
-
-
-def form_of(vllm_config):
-    """All that decides the bytes of a block and the hash that names it, beside its layout."""
-    model, cache = vllm_config.model_config, vllm_config.cache_config
-    parallel = vllm_config.parallel_config
-    config = pathlib.Path(model.model, "config.json")
-    text = config.read_bytes() if config.exists() else b"none"
-    digest = hashlib.sha256(text + str(model.hf_overrides or "").encode()).hexdigest()[:16]
-    return (
-        f"vllm={__version__} platform={current_platform.device_type} model={model.model}"
-        f" revision={model.revision} config={digest} quantization={model.quantization}"
-        f" dtype={model.dtype} kv={cache.cache_dtype} tp={parallel.tensor_parallel_size}"
-        f" pp={parallel.pipeline_parallel_size} dcp={parallel.decode_context_parallel_size}"
-        f" attention={vllm_config.attention_config.backend}"
-        f" hash={cache.prefix_caching_hash_algo} seed={os.environ.get('PYTHONHASHSEED', 'none')}")
 
 
 if Connector.__name__ not in KVConnectorFactory._registry:

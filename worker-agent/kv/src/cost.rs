@@ -16,7 +16,7 @@ const LATENCY_SAMPLES: f64 = 8.0;
 /// most samples are zero.
 const BLOCK_SAMPLES: f64 = 64.0;
 /// Age after which a measurement says nothing about now.
-const STALE: Duration = Duration::from_secs(10);
+const STALE: Duration = Duration::from_secs(5);
 
 /// Measured speed of reads from a tier.
 #[derive(Clone, Debug, Default)]
@@ -149,9 +149,26 @@ impl Average {
         self.mean += (sample - self.mean) / self.samples;
     }
 
-    /// Gives the next samples more weight: what was measured is long ago.
+    /// Begins anew with the next sample: what was measured is long ago.
     fn doubt(&mut self) {
-        self.samples = self.samples.min(2.0);
+        self.samples = 0.0;
+    }
+}
+
+/// Time that an engine needs to go on with a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnginePace {
+    /// Time in which it computes a block; zero if it is not known.
+    pub block_prefill: Duration,
+    /// Time from the start of a load until the request goes on, even if all is in host memory: most
+    /// engines look for loads that have ended once a step.
+    pub load: Duration,
+}
+
+/// An engine whose loads take no time of their own.
+impl From<Duration> for EnginePace {
+    fn from(block_prefill: Duration) -> Self {
+        Self { block_prefill, load: Duration::ZERO }
     }
 }
 
@@ -169,31 +186,32 @@ pub enum LoadSource {
 /// Number of leading blocks to load, if the engine computes the others after those have come.
 ///
 /// The time for `n` of `N` blocks is that of the slowest tier among the first `n`, plus
-/// `(N - n) * block_prefill`: the result has the least time, and loads the fewest blocks for it.
-/// Tiers work side by side. A `block_prefill` of zero means that it is unknown: all are loaded.
+/// `(N - n) * block_prefill`, plus `load` if `n` is not zero: the result has the least time, and loads
+/// the fewest blocks for it. Tiers work side by side. A `block_prefill` of zero means that it is
+/// unknown: all are loaded.
 pub fn blocks_to_load<'a>(
     sources: impl ExactSizeIterator<Item = LoadSource>,
     speed: impl Fn(usize) -> &'a ReadSpeed,
-    block_prefill: Duration,
+    EnginePace { block_prefill, load }: EnginePace,
 ) -> usize {
     let all = sources.len();
     if block_prefill.is_zero() {
         return all;
     }
     let mut reads = [0; TIERS_MAX];
-    let mut load = Duration::ZERO;
+    let mut reading = Duration::ZERO;
     let (mut best, mut best_time) = (0, times(block_prefill, all));
     for (before, source) in sources.enumerate() {
         match source {
             LoadSource::Host => {}
-            LoadSource::InFlight(tier) => load = load.max(speed(tier).time(0)),
+            LoadSource::InFlight(tier) => reading = reading.max(speed(tier).time(0)),
             LoadSource::Tier(tier) => {
                 reads[tier] += 1;
-                load = load.max(speed(tier).time(reads[tier]));
+                reading = reading.max(speed(tier).time(reads[tier]));
             }
         }
         let n = before + 1;
-        let time = load + times(block_prefill, all - n);
+        let time = load + reading + times(block_prefill, all - n);
         if time < best_time {
             (best, best_time) = (n, time);
         }
@@ -247,7 +265,7 @@ mod tests {
     }
 
     fn load(sources: &[LoadSource], tiers: &[&ReadSpeed], prefill: Duration) -> usize {
-        blocks_to_load(sources.iter().copied(), |tier| tiers[tier], prefill)
+        blocks_to_load(sources.iter().copied(), |tier| tiers[tier], prefill.into())
     }
 
     #[test]
@@ -256,6 +274,18 @@ mod tests {
         let close = |of: Duration, to: u64| of.abs_diff(ms(to)) < ms(4);
         assert!(close(speed.time(1), 43), "{:?}", speed.time(1));
         assert!(close(speed.time(100), 340), "{:?}", speed.time(100));
+    }
+
+    #[test]
+    fn a_tier_that_was_slow_long_ago_is_known_by_the_next_burst() {
+        let mut speed = measured(400, 30);
+        let start = ms(100_000 * 60);
+        let tickets: Vec<_> = (0..8).map(|_| speed.start(start)).collect();
+        for (at, ticket) in (1..).zip(tickets) {
+            speed.end(ticket, start + ms(4 + at));
+        }
+        let time = speed.time(8);
+        assert!((ms(8)..ms(20)).contains(&time), "{time:?}");
     }
 
     #[test]
@@ -271,6 +301,16 @@ mod tests {
         let tier = measured(100, 1);
         assert_eq!(load(&[LoadSource::Tier(0); 5], &[&tier], ms(10)), 0);
         assert_eq!(load(&[LoadSource::Tier(0); 50], &[&tier], ms(10)), 50);
+    }
+
+    #[test]
+    fn a_load_that_takes_the_engine_longer_than_computing_is_not_made() {
+        let tier = measured(0, 1);
+        let load = |blocks: usize| {
+            let pace = EnginePace { block_prefill: ms(10), load: ms(60) };
+            blocks_to_load(vec![LoadSource::Tier(0); blocks].into_iter(), |_| &tier, pace)
+        };
+        assert_eq!([load(6), load(7)], [0, 7]);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use super::dispatch::DispatchThread;
 use super::settings::ProgressListener;
 use super::shared::SharedStore;
 use super::state::Question;
+use crate::cost::EnginePace;
 use crate::store::{Found, OwnerId, RequestId, SlotContent};
 use crate::{Block, SlotId};
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An engine that uses a [`super::TieredCache`]: a connection, or the built-in engine.
 ///
@@ -37,19 +37,23 @@ impl Client {
     /// ends, and the number of blocks behind them that are on their way.
     ///
     /// `request` is a number of the client's own; a question with the same number replaces the one
-    /// before. `block_prefill` is the time in which the engine computes one block; zero if it is not
-    /// known. While blocks are on their way the client hears of progress, at the latest after two
+    /// before. `pace` is the engine's; a time in which it computes a block does. While blocks are on their way the client hears of progress, at the latest after two
     /// seconds that no more will come.
-    pub fn ask(&self, request: RequestId, names: &[BlockName], block_prefill: Duration) -> Found {
+    pub fn ask(
+        &self,
+        request: RequestId,
+        names: &[BlockName],
+        pace: impl Into<EnginePace>,
+    ) -> Found {
         let owner = self.owner;
-        self.store.ask(Question { owner, request, names, block_prefill })
+        self.store.ask(Question { owner, request, names, pace: pace.into() })
     }
 
     /// The leading blocks of a prompt that are there, for another agent: pinned as by [`Client::ask`],
     /// with the checksums that they were compared with. Reads all their bytes.
     pub(super) fn lend(&self, request: RequestId, names: &[BlockName]) -> Vec<SlotContent> {
-        let (owner, block_prefill) = (self.owner, Duration::ZERO);
-        self.store.lend(Question { owner, request, names, block_prefill })
+        let (owner, pace) = (self.owner, EnginePace::default());
+        self.store.lend(Question { owner, request, names, pace })
     }
 
     /// Starts to read blocks that a request may soon ask for.

@@ -121,7 +121,7 @@ impl Chaos {
             owner,
             request: RequestId(request),
             names: &names,
-            block_prefill: Duration::from_millis(prefill),
+            pace: Duration::from_millis(prefill).into(),
         };
         let found = self.rig.shared.ask(question);
         self.check(&found.ready, &names);

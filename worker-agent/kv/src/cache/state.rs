@@ -2,13 +2,13 @@
 
 use super::questions::{QuestionKey, Questions};
 use super::settings::ProgressListener;
+use crate::cost::EnginePace;
 use crate::metrics::TierWay;
 use crate::store::{Action, BlockStore, Found, OwnerId, RequestId, SlotContent, TierId};
 use crate::{Now, SlotId};
 use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Blocks that are evicted at a time where more slots are in use than may be.
 const SHRINK_BLOCKS: usize = 256;
@@ -37,8 +37,8 @@ pub(super) struct Question<'n> {
     pub(super) owner: OwnerId,
     pub(super) request: RequestId,
     pub(super) names: &'n [BlockName],
-    /// Time in which the engine computes a block.
-    pub(super) block_prefill: Duration,
+    /// The engine's pace.
+    pub(super) pace: EnginePace,
 }
 
 /// The end of an answer: blocks in host memory that are to be compared with their checksums.
@@ -67,14 +67,14 @@ impl StoreState {
     }
 
     pub(super) fn ask(&mut self, question: Question<'_>, now: Now) -> (Found, Vec<SlotContent>) {
-        let Question { owner, request, names, block_prefill } = question;
+        let Question { owner, request, names, pace } = question;
         // Progress of an earlier question would be taken for progress of this one.
         self.outbox.retain(|action| {
             !matches!(action, Action::Ready { owner: of, request: number, .. }
                 if (*of, *number) == (owner, request))
         });
         self.questions.ask((owner, request));
-        let found = self.store.ask(owner, request, names, block_prefill, now);
+        let found = self.store.ask(owner, request, names, pace, now);
         let contents = self.contents(&found.ready);
         (found, contents)
     }

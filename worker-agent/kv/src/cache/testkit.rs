@@ -281,7 +281,7 @@ impl Rig {
 
     pub(super) fn ask_as(&self, owner: OwnerId, request: u64, names: &[BlockName]) -> Found {
         let request = RequestId(request);
-        self.shared.ask(Question { owner, request, names, block_prefill: Duration::ZERO })
+        self.shared.ask(Question { owner, request, names, pace: Duration::ZERO.into() })
     }
 
     pub(super) fn end(&mut self, request: u64) {

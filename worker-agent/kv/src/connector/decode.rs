@@ -213,13 +213,10 @@ fn read_holders(body: &mut Body<'_>) -> Result<Vec<NamedHolder>, MessageError> {
 }
 
 fn read_pulse(body: &mut Body<'_>) -> Result<ShimPulse, MessageError> {
-    let (boot, prefill_us) = (body.array()?, body.u32()?);
-    if body.u32()? != 0 {
-        return Err(MessageError::Value("reserved"));
-    }
     Ok(ShimPulse {
-        boot,
-        prefill_us,
+        boot: body.array()?,
+        prefill_us: body.u32()?,
+        load_us: body.u32()?,
         loaded: body.u64()?,
         stored: body.u64()?,
         asks_late: body.u64()?,

@@ -114,8 +114,9 @@ fn encode_holders(request: u64, holders: &[NamedHolder]) -> Vec<u8> {
 }
 
 fn encode_pulse(pulse: &ShimPulse) -> Vec<u8> {
-    let ShimPulse { boot, prefill_us, loaded, stored, asks_late, loads_late, faults } = pulse;
-    let packet = Packet::new(kind::SHIM_PULSE, 0).bytes(boot).u32(*prefill_us).u32(0);
+    let ShimPulse { boot, prefill_us, load_us, loaded, stored, asks_late, loads_late, faults } =
+        pulse;
+    let packet = Packet::new(kind::SHIM_PULSE, 0).bytes(boot).u32(*prefill_us).u32(*load_us);
     let packet = packet.u64(*loaded).u64(*stored).u64(*asks_late);
     packet.u64(*loads_late).u64(*faults).end()
 }

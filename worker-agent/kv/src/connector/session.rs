@@ -12,6 +12,7 @@ use super::wire::{
 use super::words::ToldWords;
 use crate::Block;
 use crate::cache::Client;
+use crate::cost::EnginePace;
 use crate::store::RequestId;
 use rustc_hash::FxHashSet;
 use stator_protos::name::BlockName;
@@ -60,7 +61,7 @@ pub(super) struct EngineView {
     fingerprint: [u8; 32],
     block_tokens: u32,
     names: KeyNames,
-    prefill: Duration,
+    pace: EnginePace,
     asking: Option<PartialAsk>,
     /// A request that was given a hint, and the hint.
     hinted: Option<(u64, EngineHint)>,
@@ -82,7 +83,7 @@ impl EngineView {
             fingerprint: hello.fingerprint,
             block_tokens: hello.block_tokens,
             names: KeyNames::new(&hello.fingerprint, &[0; 16]),
-            prefill: Duration::from_micros(hello.prefill_us.into()),
+            pace: Duration::from_micros(hello.prefill_us.into()).into(),
             asking: None,
             hinted: None,
             open: FxHashSet::default(),
@@ -153,9 +154,10 @@ impl SchedulerSession {
     /// Takes what a sign of life tells.
     pub(super) fn pulse(&mut self, pulse: &ShimPulse) {
         if pulse.prefill_us > 0 {
-            self.engine.prefill = Duration::from_micros(pulse.prefill_us.into());
-            self.presence.paced(self.engine.prefill);
+            self.engine.pace.block_prefill = Duration::from_micros(pulse.prefill_us.into());
+            self.presence.paced(self.engine.pace.block_prefill);
         }
+        self.engine.pace.load = Duration::from_micros(pulse.load_us.into());
         // Other engines may have left room since the last grant.
         self.filler.top_up();
     }
@@ -173,14 +175,14 @@ impl SchedulerSession {
             self.outbox.send(&AgentMessage::Found(nothing));
             return Ok(());
         }
-        let prefill = match ask.prefill_us {
-            0 => self.engine.prefill,
-            micros => Duration::from_micros(micros.into()),
-        };
+        let mut pace = self.engine.pace;
+        if ask.prefill_us > 0 {
+            pace.block_prefill = Duration::from_micros(ask.prefill_us.into());
+        }
         self.engine.open.insert(request);
         self.outbox.asking(request);
         self.hint(request, first_key, &names);
-        let found = self.client.ask(RequestId(request), &names, prefill);
+        let found = self.client.ask(RequestId(request), &names, pace);
         let pending = found.pending as u32;
         self.outbox.found(&AskProgress { pending, slots: found.ready, ..nothing });
         Ok(())

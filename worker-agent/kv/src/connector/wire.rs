@@ -83,7 +83,7 @@
 //!
 //! | at | field | type | |
 //! | --- | --- | --- | --- |
-//! | 16 | protocol | u32 | 2 ([`PROTOCOL`]) |
+//! | 16 | protocol | u32 | 3 ([`PROTOCOL`]) |
 //! | 20 | role | u32 | 0 scheduler, 1 worker |
 //! | 24 | rank | u32 | rank of the worker; 0 for the scheduler |
 //! | 28 | world | u32 | number of workers; 0 for a scheduler that copies by itself |
@@ -115,7 +115,7 @@
 //! | --- | --- | --- | --- |
 //! | 16 | boot | 16 bytes | as in WELCOME |
 //! | 32 | prefill µs | u32 | measured time to compute one block, 0 if not known |
-//! | 36 | reserved | u32 | 0 |
+//! | 36 | load µs | u32 | measured time from the start of a load of host memory until the request goes on, 0 if not known |
 //! | 40 | loaded | u64 | blocks copied from the arena to the device |
 //! | 48 | stored | u64 | blocks copied from the device to the arena |
 //! | 56 | asks late | u64 | requests that did not wait for FOUND any longer |
@@ -160,7 +160,7 @@ pub use device::{CopyOrder, CopyOrderWay, DeviceExport, DevicePages, ExportedMem
 use stator_protos::worker::KV_HOLDER_ADDRESS_MAX_BYTES;
 
 /// Version of the protocol.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Most keys, entries or slots of a message.
 pub const KEYS_MAX: usize = 4096;
 /// Most keys of a request.
@@ -359,6 +359,9 @@ pub struct ShimPulse {
     pub boot: [u8; 16],
     /// Measured time to compute one block, in µs; 0 if not known.
     pub prefill_us: u32,
+    /// Measured time from the start of a load of host memory until the request goes on, in µs; 0 if
+    /// not known.
+    pub load_us: u32,
     /// Blocks copied from the arena to the device.
     pub loaded: u64,
     /// Blocks copied from the device to the arena.

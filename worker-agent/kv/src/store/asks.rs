@@ -3,7 +3,7 @@
 use super::requests::{PinnedRequest, RequestKey};
 use super::slots::SlotState;
 use super::{BlockStore, Found, OwnerId, RequestId};
-use crate::cost::times;
+use crate::cost::{EnginePace, times};
 use crate::{Now, SlotId};
 use stator_protos::name::BlockName;
 use std::time::Duration;
@@ -12,14 +12,14 @@ impl BlockStore {
     /// The leading blocks of a prompt that are in host memory, pinned until the request ends, and
     /// how many of the blocks behind them are on their way.
     ///
-    /// `block_prefill` is the time in which the engine computes a block; zero if it is not known.
-    /// A request may ask again: it keeps the pins that it has.
+    /// `pace` is the engine's; a time in which it computes a block does for one whose loads take no
+    /// time of their own. A request may ask again: it keeps the pins that it has.
     pub fn ask(
         &mut self,
         owner: OwnerId,
         request: RequestId,
         names: &[BlockName],
-        block_prefill: Duration,
+        pace: impl Into<EnginePace>,
         now: Now,
     ) -> Found {
         self.expire(now);
@@ -38,11 +38,16 @@ impl BlockStore {
         // New pins come first: what the request already holds must not be evicted between.
         self.pin_ready(names, &mut asked);
         let ready = asked.ready;
-        self.load_behind(&names[ready..], &mut asked, block_prefill, now);
+        let mut pace = pace.into();
+        if ready > 0 {
+            // These are loaded anyway.
+            pace.load = Duration::ZERO;
+        }
+        self.load_behind(&names[ready..], &mut asked, pace, now);
         self.keep_earlier(&mut asked, told, earlier.ready);
         let pending = asked.slots.len() - ready;
         // To wait for longer than computing takes is never right.
-        let wait = match block_prefill {
+        let wait = match pace.block_prefill {
             Duration::ZERO => self.wait_max,
             prefill => self.wait_max.min(times(prefill, pending)),
         };

@@ -5,11 +5,10 @@ use super::requests::PinnedRequest;
 use super::slots::SlotState;
 use super::tiers::tiers_of;
 use super::{Action, BlockStore, TierId};
-use crate::cost::{LoadSource, TIERS_MAX, blocks_to_load};
+use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
 use stator_protos::name::BlockName;
-use std::time::Duration;
 
 /// Blocks that are read to measure a tier again which was long found too slow.
 const PROBE_BLOCKS: usize = 8;
@@ -21,14 +20,14 @@ impl BlockStore {
         &mut self,
         names: &[BlockName],
         asked: &mut PinnedRequest,
-        block_prefill: Duration,
+        pace: EnginePace,
         now: Now,
     ) {
         let mut steps = std::mem::take(&mut self.steps);
         self.plan_loads(names, &mut steps, now);
         let sources = steps.iter().map(|step| step.source);
         let speed = |tier: usize| &self.tiers[tier].speed;
-        let load = blocks_to_load(sources, speed, block_prefill);
+        let load = blocks_to_load(sources, speed, pace);
         // What is here is pinned first: a read needs a slot and may evict another block.
         for slot in steps[..load].iter().filter_map(|step| step.slot) {
             self.pin(slot);

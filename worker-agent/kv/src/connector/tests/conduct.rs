@@ -44,7 +44,7 @@ fn another_protocol_is_refused_in_words() {
     let mut packet = ShimMessage::Hello(hello("a")).encode();
     packet[16] = 1;
     wire.send_bytes(&packet);
-    let text = "the agent speaks protocol 2, not 1".to_owned();
+    let text = "the agent speaks protocol 3, not 1".to_owned();
     assert_eq!(wire.receive(), Some(AgentMessage::Refused { reason: RefusalCode::Protocol, text }));
 }
 

@@ -51,7 +51,7 @@ fn hello_has_these_bytes() {
     let (aa, bb) = ("aa".repeat(32), "bb".repeat(16));
     let expected = format!(
         "0100 0000 64000000 0000000000000000
-         02000000 01000000 01000000 02000000 10000000 c2010000 0040000000000000
+         03000000 01000000 01000000 02000000 10000000 c2010000 0040000000000000
          {aa} {bb} 03000000 09000000 652d30 74696e792062663136"
     );
     check_shim(ShimMessage::Hello(hello()), &expected);
@@ -112,6 +112,7 @@ fn other_messages_of_the_shim_have_these_bytes() {
     let pulse = ShimPulse {
         boot: [0xcc; 16],
         prefill_us: 300,
+        load_us: 12_000,
         loaded: 1,
         stored: 2,
         asks_late: 3,
@@ -121,7 +122,7 @@ fn other_messages_of_the_shim_have_these_bytes() {
     check_shim(
         ShimMessage::Pulse(pulse),
         &format!(
-            "0700 0000 40000000 0000000000000000 {space} 2c010000 00000000 0100000000000000
+            "0700 0000 40000000 0000000000000000 {space} 2c010000 e02e0000 0100000000000000
              0200000000000000 0300000000000000 0400000000000000 0500000000000000"
         ),
     );
@@ -300,8 +301,8 @@ fn what_breaks_a_rule_is_refused() {
     let limit = |what, count, limit| MessageError::TooMany { what, count, limit };
     assert_eq!(lent("h:1", 10), limit("holders", 5, 4));
     assert_eq!(lent(&"x".repeat(257), 1), limit("address length", 257, 256));
-    let newer = |packet: &mut Vec<u8>| packet[16] = 3;
-    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(3));
+    let newer = |packet: &mut Vec<u8>| packet[16] = 4;
+    assert_eq!(refusal(ShimMessage::Hello(self::hello()), newer), MessageError::Protocol(4));
     let not_text = |packet: &mut Vec<u8>| packet[104] = 0xff;
     assert_eq!(refusal(ShimMessage::Hello(self::hello()), not_text), MessageError::Value("text"));
 }
