@@ -14,7 +14,9 @@ tier that gives more than that saves time.
 
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
 
-`--only` chooses configurations: none, host, disk, vllm-host, vllm-fs, ceiling.
+`--only` chooses configurations: none, host, disk, vllm-host, vllm-fs, ceiling. With `--sglang PROGRAM`
+instead of `--vllm` the engine is an SGLang, and they are: none, host and disk (tiers of an agent below
+HiCache), hicache (HiCache alone, with room for all KV), hicache-file (over a folder), ceiling.
 """
 
 import argparse
@@ -48,7 +50,11 @@ FLAGS = ["--enforce-eager", "--dtype", "bfloat16", "--max-num-seqs", "32", "--ma
 ENVIRONMENT = {
     "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0", "TRANSFORMERS_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1"}
+    "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
+    "SGLANG_HOST_IP": "127.0.0.1", "SGLANG_USE_CPU_ENGINE": "1"}
+SGLANG_FLAGS = ["--device", "cpu", "--dtype", "bfloat16", "--max-running-requests", "32", "--context-length", "2048",
+                "--page-size", str(BLOCK_TOKENS), "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
+                "--grammar-backend", "none", "--disable-cuda-graph", "--disable-overlap-schedule", "--sleep-on-idle"]
 
 
 def own_tiers(host_gb, tiers):
@@ -76,6 +82,26 @@ def configurations(home):
     }
 
 
+def sglang_configurations(home):
+    """The same of an SGLang. HiCache is to have room for twice the pool, its least, but where it is alone."""
+    pool = lambda blocks: ["--max-total-tokens", str(blocks * BLOCK_TOKENS)]
+    everything = pool(int(ALL_GB * 1e9) // BLOCK_BYTES)
+    hicache = lambda ratio: pool(BLOCKS) + [
+        "--enable-hierarchical-cache", "--hicache-io-backend=direct", "--hicache-mem-layout=layer_first",
+        f"--hicache-ratio={ratio}", "--hicache-write-policy=write_through",
+        "--hicache-storage-prefetch-policy=wait_complete"]
+    little = hicache(2)
+    disk = ["--kv-host-gb", str(LITTLE_GB), "--kv-disk-gb", "1", "--kv-disk-dir", os.path.join(home, "disk")]
+    return {
+        "none": ([], pool(BLOCKS)),
+        "host": (["--kv-host-gb", str(ALL_GB)], little),
+        "disk": (disk, little),
+        "hicache": ([], hicache(20)),
+        "hicache-file": ([], little + ["--hicache-storage-backend=file"]),
+        "ceiling": ([], everything),
+    }
+
+
 def free_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -90,13 +116,18 @@ class Engine:
 
     def __enter__(self):
         self.home = tempfile.TemporaryDirectory(dir=self.args.folder)
-        tier, engine = configurations(self.home.name)[self.name]
-        command = [self.args.stator, "agent", "--engine", "vllm", "--engine-program", self.args.vllm,
+        ways, flags = (sglang_configurations, SGLANG_FLAGS) if self.args.sglang else (configurations, FLAGS)
+        tier, engine = ways(self.home.name)[self.name]
+        program = ["sglang", "--engine-program", self.args.sglang] if self.args.sglang else [
+            "vllm", "--engine-program", self.args.vllm]
+        command = [self.args.stator, "agent", "--engine", *program,
                    "--model", self.args.model, "--model-name", "tiny", "--listen", "127.0.0.1:0",
-                   "--engine-port", str(self.port), "--metrics-port", "0",
-                   "--discovery-dir", self.home.name, *tier, "--", *FLAGS, *engine]
+                   "--engine-port", str(self.port), "--metrics-port", "0", "--events-listen", "off",
+                   "--replay-listen", "off",
+                   "--discovery-dir", self.home.name, *tier, "--", *flags, *engine]
         self.log = open(os.path.join(self.home.name, "log"), "w")
-        environment = {**os.environ, **ENVIRONMENT}
+        environment = {**os.environ, **ENVIRONMENT,
+                       "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": os.path.join(self.home.name, "file")}
         if self.name.startswith("vllm"):
             environment["PYTHONPATH"] = f"{HERE}:{SHIMS}"
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
@@ -126,6 +157,27 @@ class Engine:
 
     def ask(self, prompt):
         """The tokens of the answer, seconds to the first, and tokens that were cached."""
+        return self.ask_sglang(prompt) if self.args.sglang else self.ask_vllm(prompt)
+
+    def ask_sglang(self, prompt):
+        sampling = {"max_new_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
+        body = {"input_ids": prompt, "sampling_params": sampling, "stream": True}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        began, first, tokens, cached = time.perf_counter(), None, [], 0
+        connection.request("POST", "/generate", json.dumps(body), {"content-type": "application/json"})
+        for line in connection.getresponse():
+            if not line.startswith(b"data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            tokens += chunk["output_ids"]
+            cached = chunk["meta_info"]["cached_tokens"]
+            if tokens and first is None:
+                first = time.perf_counter() - began
+        connection.close()
+        assert len(tokens) == ANSWER, f"{len(tokens)} tokens"
+        return tokens, first, cached
+
+    def ask_vllm(self, prompt):
         body = {"model": "tiny", "prompt": prompt, "max_tokens": ANSWER, "temperature": 0,
                 "ignore_eos": True, "return_token_ids": True, "stream": True,
                 "stream_options": {"include_usage": True}}
@@ -198,15 +250,19 @@ def break_even(engine):
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--stator", required=True)
-    options.add_argument("--vllm", required=True)
+    engine = options.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--vllm", help="program that serves")
+    engine.add_argument("--sglang", help="program that serves")
     options.add_argument("--model", required=True)
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--at-a-time", type=int, default=4)
-    options.add_argument("--only", nargs="+", default=["none", "host", "disk", "vllm-host", "vllm-fs", "ceiling"])
+    options.add_argument("--only", nargs="+", help="configurations")
     options.add_argument("--folder", help="folder on the disk that tiers are to use")
     args = options.parse_args()
-    if unknown := set(args.only) - configurations("").keys():
-        raise SystemExit(f"--only: {sorted(unknown)} are not among {list(configurations(''))}")
+    known = list((sglang_configurations if args.sglang else configurations)(""))
+    args.only = args.only or known
+    if unknown := set(args.only) - set(known):
+        raise SystemExit(f"--only: {sorted(unknown)} are not among {known}")
     runs, worth = {name: [] for name in args.only}, []
     print("| configuration | hit ratio | mean TTFT ms | p50 ms | turns 8 to 10 ms | wall s | digest |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
