@@ -130,6 +130,13 @@ fn question((tools, reasoning, inside, text, _): Answer, cuts: &[Vec<usize>]) ->
     })
 }
 
+/// Checks that all of vLLM's names are known, but for templates that describe answers themselves.
+fn knows(names: &Value, known: impl Fn(&str) -> bool) {
+    let names = names.as_array().expect("a list").iter().filter_map(Value::as_str);
+    let unknown: Vec<_> = names.filter(|name| !known(name)).collect();
+    assert_eq!(unknown, ["hf"]);
+}
+
 #[test]
 fn answers_say_to_us_what_they_say_to_vllm() {
     let Some(vllm) = installed("STATOR_TEST_VLLM", "vLLM") else { return };
@@ -148,12 +155,15 @@ fn answers_say_to_us_what_they_say_to_vllm() {
     let replies = String::from_utf8(output.stdout).expect("UTF-8");
     let replies: Vec<Value> =
         replies.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (names, replies) = replies.split_first().expect("the names come first");
+    knows(&names["tools"], |name| ToolFamily::find(name).is_some());
+    knows(&names["reasoning"], |name| ReasoningFamily::find(name).is_some());
     assert_eq!(replies.len(), answers().len(), "{errors}");
 
     let explained: Vec<Difference> =
         serde_json::from_str(include_str!("differences.json")).expect("the list is sound");
     let (mut used, mut unexplained, mut compared) = (BTreeSet::new(), BTreeMap::new(), 0);
-    for (answer, reply) in answers().into_iter().zip(&replies) {
+    for (answer, reply) in answers().into_iter().zip(replies) {
         if reply["unknown"] == true {
             continue;
         }

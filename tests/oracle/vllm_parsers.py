@@ -1,6 +1,7 @@
 """Reads answers with vLLM's parsers, as its server does, whole and streamed.
 
-The file that is named holds a question a line; each gets a line of JSON. The tokenizer is one of
+The first line names vLLM's parsers. The file that is given holds a question a line; each gets a line
+of JSON. The tokenizer is one of
 bytes, with the markers of the answer's families as tokens of their own.
 """
 
@@ -145,5 +146,6 @@ def answer(question):
     return {"readings": readings}
 
 
+print(json.dumps({"tools": sorted(TOOLS), "reasoning": sorted(REASONING)}))
 for line in open(sys.argv[1], encoding="utf-8"):
     print(json.dumps(answer(json.loads(line))), flush=True)

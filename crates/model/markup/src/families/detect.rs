@@ -64,6 +64,7 @@ const REASONING_SIGNS: &[(&str, &str)] = &[
     ("<|plamo:begin_think:plamo|>", "plamo3"),
     ("<|channel|>", "gpt_oss"),
     ("<|open|>", "kimi_k3"),
+    ("<|inner_prefix|>", "apertus2509"),
     ("<ifm|think", "k2_horizon"),
     ("</think:", "hy_v4"),
     ("<seed:think>", "seed_oss"),

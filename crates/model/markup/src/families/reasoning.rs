@@ -160,6 +160,12 @@ pub static REASONING: &[ReasoningFamily] = &[
         closers: &["</ifm|think_fast>", "</ifm|think_faster>", "</ifm|think>"],
         ..THINK
     },
+    ReasoningFamily {
+        names: &["apertus2509", "apertus"],
+        openers: &["<|inner_prefix|>"],
+        closers: &["<|inner_suffix|>"],
+        ..THINK
+    },
     // The tokenizer's suffix may stand before the brackets.
     ReasoningFamily { names: &["hy_v3", "hy_v4"], ..THINK },
     ReasoningFamily {

@@ -101,7 +101,17 @@ pub static TOOLS: &[ToolFamily] = &[
             trigger: "<tool_call>",
         }),
         ..family(
-            &["hermes", "qwen", "qwen25", "qwen3_json", "granite4", "trinity", "jan", "nous"],
+            &[
+                "hermes",
+                "qwen",
+                "qwen25",
+                "qwen3",
+                "qwen3_json",
+                "granite4",
+                "trinity",
+                "jan",
+                "nous",
+            ],
             &["<tool_call>"],
             json(&["</tool_call>"]),
         )
@@ -166,7 +176,7 @@ pub static TOOLS: &[ToolFamily] = &[
             trigger: "<｜tool▁calls▁begin｜>",
         }),
         ..family(
-            &["deepseek_v3", "deepseekv3"],
+            &["deepseek_v3", "deepseekv3", "deepseek"],
             &["<｜tool▁calls▁begin｜>"],
             CallMarkup::Named(DEEPSEEK),
         )
@@ -181,13 +191,21 @@ pub static TOOLS: &[ToolFamily] = &[
             trigger: "<｜tool▁calls▁begin｜>",
         }),
         ..family(
-            &["deepseek_v3_1", "deepseek_v31", "deepseekv31"],
+            &["deepseek_v3_1", "deepseek_v31", "deepseekv31", "deepseek31"],
             &["<｜tool▁calls▁begin｜>"],
             CallMarkup::Named(DEEPSEEK),
         )
     },
     family(
-        &["deepseek_v3_2", "deepseek_v32", "deepseekv32", "deepseek_v4", "deepseekv4"],
+        &[
+            "deepseek_v3_2",
+            "deepseek_v32",
+            "deepseekv32",
+            "deepseek_v4",
+            "deepseekv4",
+            "deepseek-v4",
+            "deepseek32",
+        ],
         &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
         CallMarkup::Tags(DSML_TAGS),
     ),
@@ -211,7 +229,7 @@ pub static TOOLS: &[ToolFamily] = &[
         }),
         ids: CallIds::Kimi,
         ..family(
-            &["kimi_k2", "kimi_k25"],
+            &["kimi_k2", "kimi_k25", "kimik2"],
             &["<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"],
             CallMarkup::Named(NamedMarkup {
                 call_openers: &["<|tool_call_begin|>"],
@@ -224,7 +242,16 @@ pub static TOOLS: &[ToolFamily] = &[
         )
     },
     family(
-        &["qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron_v3", "step3p5", "nanbeige"],
+        &[
+            "qwen3_coder",
+            "qwen3_xml",
+            "nemotron_nano",
+            "nemotron_v3",
+            "step3p5",
+            "nanbeige",
+            "qwen_coder",
+            "qwen_xml",
+        ],
         &["<tool_call>", "<function="],
         CallMarkup::Tags(FUNCTION_TAGS),
     ),
@@ -239,7 +266,7 @@ pub static TOOLS: &[ToolFamily] = &[
         CallMarkup::Tags(TagMarkup { closers: &["</seed:tool_call>"], ..FUNCTION_TAGS }),
     ),
     family(
-        &["glm45", "glm47", "glm", "ling3", "poolside_v1", "spark25"],
+        &["glm45", "glm47", "glm", "ling3", "poolside_v1", "spark25", "glm45_moe", "glm47_moe"],
         &["<tool_call>"],
         CallMarkup::Tags(PAIR_TAGS),
     ),
@@ -267,7 +294,12 @@ pub static TOOLS: &[ToolFamily] = &[
     family(&["phi4_mini_json", "phi4"], &["functools[{"], bare(&[])),
     family(&["jamba", "hunyuan_a13b", "hunyuan"], &["<tool_calls>"], json(&["</tool_calls>"])),
     family(&["nemotron_deci"], &["<TOOLCALL>"], json(&["</TOOLCALL>"])),
-    family(&["internlm"], &["<|action_start|><|plugin|>"], json(&["<|action_end|>"])),
+    family(
+        &["internlm", "interns1"],
+        &["<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"],
+        json(&["<|action_end|>"]),
+    ),
+    family(&["default"], &["<TOOLCALL>", "<|python_tag|>"], json(&["</TOOLCALL>"])),
     family(
         &["apertus", "apertus2509"],
         &["<|tools_prefix|>"],
@@ -279,7 +311,7 @@ pub static TOOLS: &[ToolFamily] = &[
         }),
     ),
     family(
-        &["cohere_command3", "cohere_command4"],
+        &["cohere_command3", "cohere_command4", "cohere"],
         &["<|START_ACTION|>"],
         json(&["<|END_ACTION|>"]),
     ),

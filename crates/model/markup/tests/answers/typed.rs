@@ -80,6 +80,27 @@ pub(crate) const ANSWERS: &[Answer] = &[
         "|C f|A {\"n\": [1|E",
     ),
     ("", "minimax_m2_append_think", false, "hm</think>Yes", "|T <think>hm</think>Yes"),
+    (
+        "apertus",
+        "apertus2509",
+        false,
+        "<|inner_prefix|>hm<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|>",
+        "|R hm|C f|A {}|E",
+    ),
+    (
+        "interns1",
+        "",
+        false,
+        "Ok<|action_start|> <|plugin|>\n{\"name\": \"f\", \"parameters\": {}}<|action_end|>",
+        "|T Ok|C f|A {}|E",
+    ),
+    (
+        "default",
+        "",
+        false,
+        "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>",
+        "|C f|A {}|E",
+    ),
     ("harmony", "", false, "Said without a head<|return|>", "|T Said without a head"),
     (
         "json",
