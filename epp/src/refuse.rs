@@ -65,9 +65,7 @@ fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
         O::EvictedOther | O::Dispatched => (503, None, "the picker ended while the request waited"),
     };
     let message = format!("request dropped by flow control: {message}");
-    // Others may have room at once where this picker ends.
-    let retry_after = Some(retry_after).filter(|_| outcome != O::RejectedOther);
-    Refusal { status, message, reason, retry_after }
+    Refusal { status, message, reason, retry_after: Some(retry_after) }
 }
 
 /// No endpoint was chosen.

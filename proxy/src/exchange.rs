@@ -11,6 +11,7 @@ use crate::corked::CorkedConnection;
 use crate::cors;
 use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
+use crate::error_headers::{asks_for_patience, error_headers, retry_after};
 use crate::linger::linger;
 use crate::space::Account;
 use crate::standalone::client::ClientHead;
@@ -241,6 +242,9 @@ impl Exchange {
         extra: &[(HeaderName, HeaderValue)],
     ) {
         let mut head = self.head(status, content_type, extra);
+        if asks_for_patience(status) && !head.headers.contains_key(header::RETRY_AFTER) {
+            let _ = head.insert_header(header::RETRY_AFTER, retry_after(Duration::ZERO));
+        }
         let _ = head.insert_header(header::CONTENT_LENGTH, body.len());
         // A client that is gone finds no answer; there is nobody to tell.
         let _ = self.write(Some(head), body, true).await;
@@ -248,20 +252,7 @@ impl Exchange {
 
     /// Sends an error: how every [`ApiError`] to a request becomes a response.
     pub(crate) async fn fail(&mut self, error: &ApiError) {
-        let mut extra = Vec::new();
-        if let Some(after) = error.retry_after {
-            extra.push((header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1))));
-        }
-        if let Some(allow) = error.allow {
-            extra.push((header::ALLOW, HeaderValue::from_static(allow)));
-        }
-        if error.status == StatusCode::NOT_IMPLEMENTED {
-            let never = HeaderValue::from_static("false");
-            extra.push((HeaderName::from_static("x-should-retry"), never));
-        }
-        if error.status == StatusCode::UNAUTHORIZED {
-            extra.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
-        }
+        let extra = error_headers(error);
         let (status, body) = match anthropic::error::owns(self.path()) {
             false if kserve::owns(self.path()) => (error.status, kserve::json::error(error)),
             false => (error.status, error.to_json()),

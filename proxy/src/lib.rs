@@ -11,6 +11,7 @@ mod cors;
 mod deadlines;
 mod door;
 mod ending;
+mod error_headers;
 mod exchange;
 mod failure;
 pub mod fuzz;

@@ -19,6 +19,14 @@ fn check(reply: &Reply, status: u16) -> Value {
     error
 }
 
+/// Checks that an answer says when to come back.
+fn says_when(reply: &Reply) {
+    let after = reply.headers.get("retry-after").and_then(|value| value.to_str().ok());
+    let seconds: Option<u64> = after.and_then(|text| text.parse().ok());
+    // Official clients do not come back at all after a longer wait.
+    assert!(seconds.is_some_and(|seconds| (1..=120).contains(&seconds)), "{after:?}");
+}
+
 #[tokio::test]
 async fn errors_name_the_field_the_value_and_the_limit() {
     let up = up(&["--max-body-bytes=20000", "--max-header-bytes=2000"]).await;
@@ -101,6 +109,21 @@ async fn too_many_requests_at_once_are_told_to_come_back() {
     assert_eq!(up.client.get("/live").await.status, 200, "probes are not counted");
     let health = up.client.get("/health").await;
     assert_eq!((health.status.as_u16(), &health.json()["of"]), (503, &json!("requests")));
+    let message = json!({"model": MODEL, "max_tokens": 2,
+        "messages": [{"role": "user", "content": "Hello"}]});
+    let refusals = [
+        ("/v1/completions", 429, json!({"model": MODEL, "prompt": "Hello"})),
+        ("/v1/responses", 429, json!({"model": MODEL, "input": "Hello"})),
+        ("/v1/embeddings", 429, json!({"model": MODEL, "input": "Hello"})),
+        ("/v1/messages", 429, message),
+        ("/tokenize", 429, json!({"model": MODEL, "prompt": "Hello"})),
+    ];
+    for (path, status, body) in refusals {
+        let reply = up.client.post(path, &body).await;
+        assert_eq!(reply.status, status, "{path}: {:?}", reply.body);
+        says_when(&reply);
+    }
+    says_when(&health);
 }
 
 #[tokio::test]

@@ -258,11 +258,26 @@ async fn without_workers_requests_are_told_to_come_back() {
     let mut proxy = Process::start(&flags);
     let listening = proxy.event("listening").await;
     let client = Client::new(listening["address"].as_str().unwrap().parse().unwrap());
-    assert_eq!(client.get("/health").await.status, 503);
     assert_eq!(client.get("/live").await.status, 200);
-    let reply = client.post("/v1/chat/completions", &chat("Hello", 2)).await;
-    assert_eq!(reply.status, 503, "nobody knows yet which models there will be");
-    assert!(reply.headers.contains_key("retry-after"));
+    let paths = ["/health", "/v1/models", "/v1/models/m", "/v1/models/m/ready"];
+    for path in paths {
+        let reply = client.get(path).await;
+        assert_eq!(reply.status, 503, "{path}: {:?}", reply.body);
+        assert!(reply.headers.contains_key("retry-after"), "{path}");
+    }
+    let message = json!({"model": MODEL, "max_tokens": 2,
+        "messages": [{"role": "user", "content": "Hello"}]});
+    let bodies = [
+        ("/v1/chat/completions", 503, chat("Hello", 2)),
+        ("/v1/messages", 529, message),
+        ("/v1/responses", 503, json!({"model": MODEL, "input": "Hello"})),
+        ("/v1/embeddings", 503, json!({"model": MODEL, "input": "Hello"})),
+    ];
+    for (path, status, body) in bodies {
+        let reply = client.post(path, &body).await;
+        assert_eq!(reply.status, status, "nobody knows yet which models there will be: {path}");
+        assert!(reply.headers.contains_key("retry-after"), "{path}");
+    }
 
     let mut agent = agent(&dir, &["--workers=1"]);
     proxy.event("serving a model").await;

@@ -17,7 +17,9 @@ pub(crate) fn immediate(refusal: &Refusal, format: ErrorFormat) -> Immediate {
     if let Some(reason) = refusal.reason {
         set.push((DROPPED_REASON, reason.to_owned()));
     }
-    if let Some(after) = refusal.retry_after {
+    // Every status that asks for patience says for how long.
+    let least = [429, 503].contains(&refusal.status).then_some(Duration::ZERO);
+    if let Some(after) = refusal.retry_after.or(least) {
         // Rounded up, and never "at once": a client that comes back too early is refused again.
         let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
         set.push(("retry-after", seconds.max(1).to_string()));
@@ -113,6 +115,7 @@ mod tests {
             ErrorFormat::Plain,
             &[
                 ("x-llm-d-request-dropped-reason", "rejected-no-endpoints"),
+                ("retry-after", "1"),
                 ("content-type", "text/plain"),
             ],
             "inference error: ServiceUnavailable - failed to find endpoint candidates for serving \
@@ -129,6 +132,17 @@ mod tests {
             &[("retry-after", "2"), ("content-type", "application/json")],
             r#"{"error":{"message":"full \"up\"","type":"rate_limit_error","param":null,"code":null}}"#,
         );
+    }
+
+    #[test]
+    fn whatever_asks_for_patience_says_for_how_long() {
+        for (status, is_told) in
+            [(400, false), (412, false), (413, false), (429, true), (500, false), (503, true)]
+        {
+            let answer = immediate(&refusal(status, String::new()), ErrorFormat::OpenAi);
+            let told = answer.set.iter().any(|(name, _)| *name == "retry-after");
+            assert_eq!(told, is_told, "{status}");
+        }
     }
 
     #[test]

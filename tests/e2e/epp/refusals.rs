@@ -52,6 +52,7 @@ async fn where_no_allowed_endpoint_is_of_the_pool_nobody_answers() {
     let Some((testbed, reply)) = restricted(|_| json!(["192.0.2.1:80"])).await else { return };
     check_no_endpoints(&reply);
     check_no_endpoints(&testbed.client().get("/v1/models").await);
+    assert!(testbed.chat("hello").await.headers.contains_key("retry-after"));
 }
 
 #[tokio::test]
