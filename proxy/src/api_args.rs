@@ -3,6 +3,8 @@
 use crate::standalone::StoreLimits;
 use clap::{Args, ValueEnum};
 use stator_api::UnknownFields;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Treatment of requests, whatever stands behind.
@@ -43,6 +45,11 @@ pub struct ApiArgs {
           value_name = "BYTES", value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     pub responses_max_bytes: u64,
 
+    /// Place of responses that are kept: `memory`, or `sqlite:PATH` for a database, from which the
+    /// next process takes them up again. One process at a time uses a database.
+    #[arg(long, env = "STATOR_RESPONSES_STORE", default_value = "memory", value_name = "WHERE")]
+    pub responses_store: ResponsesPlace,
+
     /// Number of responses that are kept.
     #[arg(long, env = "STATOR_RESPONSES_MAX", default_value_t = RESPONSES_MAX, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -58,6 +65,28 @@ const STREAM_COMMENT_MS: u64 = 15_000;
 const RESPONSES_MAX_BYTES: u64 = 256 << 20;
 const RESPONSES_MAX: u32 = 100_000;
 const RESPONSES_TTL_S: u64 = 86_400;
+
+/// Place of responses that are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ResponsesPlace {
+    /// The process's memory.
+    #[default]
+    Memory,
+    /// Memory, and an SQLite database that outlives the process.
+    Sqlite(PathBuf),
+}
+
+impl FromStr for ResponsesPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ if text == "memory" => Ok(Self::Memory),
+            _ => Err("it must be memory or sqlite:PATH".to_owned()),
+        }
+    }
+}
 
 /// Values of `--unknown-fields`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -101,6 +130,7 @@ impl ApiArgs {
             (self.stream_comment_ms != STREAM_COMMENT_MS, "stream-comment-ms"),
             (self.kserve_grpc_port.is_some(), "kserve-grpc-port"),
             (self.responses_max_bytes != RESPONSES_MAX_BYTES, "responses-max-bytes"),
+            (self.responses_store != ResponsesPlace::Memory, "responses-store"),
             (self.responses_max != RESPONSES_MAX, "responses-max"),
             (self.responses_ttl_s != RESPONSES_TTL_S, "responses-ttl-s"),
         ];

@@ -126,6 +126,19 @@ impl PrefixSpace {
         Self(Some(digest))
     }
 
+    /// The space as bytes, to be kept; none for the common space.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        self.0.as_ref().map(|digest| &digest[..])
+    }
+
+    /// The space of such bytes; none if they are none.
+    pub(crate) fn read(bytes: Option<&[u8]>) -> Option<Self> {
+        match bytes {
+            None => Some(Self(None)),
+            Some(bytes) => Some(Self(Some(bytes.try_into().ok()?))),
+        }
+    }
+
     /// The cache salt that stands for the space: 32 hexadecimal digits, or none.
     pub(crate) fn salt(&self) -> Option<String> {
         let digest = self.0?;

@@ -48,7 +48,7 @@ enum Action {
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
-const SIDECAR_REFUSES: [&str; 12] = [
+const SIDECAR_REFUSES: [&str; 13] = [
     "api_key",
     "api_keys_file",
     "shared_prefixes",
@@ -58,6 +58,7 @@ const SIDECAR_REFUSES: [&str; 12] = [
     "cors_origins",
     "stream_comment_ms",
     "kserve_grpc_port",
+    "responses_store",
     "responses_max_bytes",
     "responses_max",
     "responses_ttl_s",

@@ -44,8 +44,13 @@ const API_DETAILS: &[&str] = &[
 ];
 
 /// Bounds of responses that are kept.
-const KEPT_RESPONSES: &[&str] =
-    &["responses-max-bytes", "responses-max", "responses-ttl-s", "stream-comment-ms"];
+const KEPT_RESPONSES: &[&str] = &[
+    "responses-max-bytes",
+    "responses-store",
+    "responses-max",
+    "responses-ttl-s",
+    "stream-comment-ms",
+];
 
 /// Weights of placement.
 const ROUTER_WEIGHTS: &[&str] = &[

@@ -1,8 +1,9 @@
 //! OpenAI's Responses API, as its clients see it.
 
-use crate::support::{MODEL, official_client, up};
+use crate::support::{MODEL, Up, official_client, up};
 use hyper::Method;
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
 
 fn response(input: &str) -> Value {
     json!({"model": MODEL, "input": input, "max_output_tokens": 4, "temperature": 0})
@@ -34,6 +35,74 @@ async fn a_response_is_its_tenants_own() {
         (400, &json!("previous_response_not_found"))
     );
     assert_eq!(client("one").post("/v1/responses", &next).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_database_keeps_responses_over_a_restart() {
+    let home = tempfile::tempdir().expect("a folder");
+    let place = format!("--responses-store=sqlite:{}", home.path().join("responses").display());
+    let flags = ["--engine=sim", "--workers=1", "--api-key=one,two", &place];
+    let client = |up: &Up, key: &str| {
+        up.client.clone().with_header("authorization", &format!("Bearer {key}"))
+    };
+    let mut first = up(&flags).await;
+    let made = client(&first, "one").post("/v1/responses", &response("Hello")).await.json();
+    let gone = client(&first, "one").post("/v1/responses", &response("Hello")).await.json();
+    let path = |made: &Value| format!("/v1/responses/{}", made["id"].as_str().expect("an id"));
+    client(&first, "one").send(Method::DELETE, &path(&gone), "").await;
+    for file in std::fs::read_dir(home.path()).expect("the folder").flatten() {
+        let mode = file.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.path().display());
+    }
+    first.process.terminate();
+    assert!(first.process.ended().await.success(), "{}", first.process.log());
+
+    let second = up(&flags).await;
+    assert_eq!(client(&second, "one").get(&path(&made)).await.json(), made);
+    assert_eq!(client(&second, "one").get(&path(&gone)).await.status, 404);
+    assert_eq!(client(&second, "two").get(&path(&made)).await.status, 404);
+    let mut next = response("And then?");
+    next["previous_response_id"] = made["id"].clone();
+    let next = client(&second, "one").post("/v1/responses", &next).await.json();
+    let (before, after) = (&made["usage"]["input_tokens"], &next["usage"]["input_tokens"]);
+    assert!(after.as_u64() > before.as_u64(), "{next}");
+    let listed = client(&second, "one").get(&format!("{}/input_items", path(&next))).await.json();
+    assert_eq!(listed["data"].as_array().map(Vec::len), Some(3), "{listed}");
+}
+
+#[tokio::test]
+async fn a_conversation_stays_with_its_worker() {
+    let up = up(&[
+        "--engine=sim",
+        "--workers=4",
+        "--router-mode=random",
+        "--router-session-affinity-ttl-s=60",
+    ])
+    .await;
+    let ask = async |input: &str, previous: Option<&str>| {
+        let mut body = response(input);
+        body["stream"] = json!(true);
+        if let Some(previous) = previous {
+            body["previous_response_id"] = json!(previous);
+        }
+        let reply = up.client.post("/v1/responses", &body).await;
+        assert_eq!(reply.status, 200, "{:?}", reply.body);
+        let worker = reply.headers["x-stator-worker-id"].to_str().expect("text").to_owned();
+        let events = String::from_utf8_lossy(&reply.body).into_owned();
+        let id = events.split('"').find(|text| text.starts_with("resp_")).expect("an id");
+        (worker, id.to_owned())
+    };
+    let (worker, mut last) = ask("Hello", None).await;
+    for turn in 0..12 {
+        let (same, next) = ask("And then?", Some(&last)).await;
+        assert_eq!(same, worker, "turn {turn}");
+        last = next;
+    }
+    let mut others = std::collections::HashSet::new();
+    for _ in 0..32 {
+        others.insert(ask("Hello", None).await.0);
+    }
+    assert!(others.len() > 1, "other conversations go elsewhere");
 }
 
 #[tokio::test]

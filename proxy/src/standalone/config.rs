@@ -3,6 +3,7 @@
 use super::absence::Absence;
 use super::responses::StoreLimits;
 use super::routing::RouterArgs;
+use crate::api_args::ResponsesPlace;
 use crate::cors::AllowedOrigins;
 use crate::door::DoorSettings;
 use crate::ending::Ending;
@@ -70,6 +71,8 @@ pub struct ProxySettings {
     pub(crate) unknown_fields: UnknownFields,
     /// Bounds of responses that are kept.
     pub(crate) responses: StoreLimits,
+    /// Place of responses that are kept.
+    pub(crate) responses_place: ResponsesPlace,
     /// Origins whose web pages may use the API.
     pub(crate) origins: AllowedOrigins,
     /// Silence after which a stream gets a comment.
@@ -151,6 +154,7 @@ impl ProxySettings {
             passage: Passage::default(),
             unknown_fields: http.api.unknown_fields.into(),
             responses: http.api.store_limits(),
+            responses_place: http.api.responses_store.clone(),
             origins,
             comment_pause: http.api.comment_pause(),
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),

@@ -28,7 +28,7 @@ const OF_COSTS: [&str; 10] = [
     "router-output-block-decay",
 ];
 /// Flags about responses that are kept.
-const OF_RESPONSES: [&str; 2] = ["responses-max", "responses-ttl-s"];
+const OF_RESPONSES: [&str; 3] = ["responses-max", "responses-store", "responses-ttl-s"];
 /// Flags about sessions that have a worker.
 const OF_SESSIONS: [&str; 1] = ["router-session-affinity-mode"];
 /// Flags about clients without a share.

@@ -82,6 +82,7 @@ pub(crate) fn prepare(
     trace.enter("tokenize");
     let echo = echoes(&served.model, &input);
     let prompts = match &response {
+    let conversation = response.as_ref().map(|response| response.session.clone());
         Some(response) if response.form.truncates => fitted(&served, input, &options)?,
         _ => tokens(&served.model, &input)?,
     };
@@ -108,7 +109,7 @@ pub(crate) fn prepare(
         guided: options.guide_field,
         salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
-        affinity: affinity.as_deref(),
+        affinity: affinity.as_deref().or(conversation.as_deref()),
     };
     let plan = plan(body, client, settings, record, asked)?;
     let ignored = notes.ignored();
@@ -219,12 +220,13 @@ fn read_response<'a>(
     client: Client<'_>,
     store: &SharedStore,
     earlier: &'a mut PreviousItems,
+    /// The first response of its conversation, whose prefixes the others share.
+    session: Arc<str>,
 ) -> Result<ReadRequest<'a>, ApiError> {
     let body = responses::parse(body, notes)?;
     // The tenant's, whatever prefixes the request shares: a client that reads a response again
     // has no body to say so.
     let space = client.space(None, None)?;
-    *earlier = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
     let id = new_id();
     let place = ResponsePlace { id: &id, keeps: store.keeps() };
     let CheckedResponse { request, form } = responses::check(body, earlier, place, notes)?;
@@ -235,12 +237,16 @@ fn read_response<'a>(
         background: form.background,
     };
     let keeper = form.store.then(|| ResponseKeeper::new(store.clone(), keeping));
-    Ok(ReadRequest { request, response: Some(NewResponse { id, form, keeper }) })
+    Ok(ReadRequest { request, response: Some(NewResponse { id, session, form, keeper }) })
 }
+    let previous = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
+    let session = previous.as_ref().map_or_else(|| id.as_str().into(), |it| it.session.clone());
+    *earlier = previous.map(|previous| previous.items()).unwrap_or_default();
 
 /// Tokens of the prompt that a body asks for.
 ///
 /// # Errors
+        session: session.clone(),
 ///
 /// 4xx, with the field at fault.
 pub(crate) fn count(

@@ -57,6 +57,7 @@ pub(crate) use responses::StoreLimits;
 use crate::listeners::{open_door, secured};
 use crate::server::{self, Serving};
 use anyhow::Context;
+use crate::api_args::ResponsesPlace;
 use catalog::Catalog;
 use config::{FirstModel, ProxySettings};
 use metrics::{FleetGauges, Metrics};
@@ -84,7 +85,10 @@ pub(crate) async fn serve(
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, catalog) =
         (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup)));
-    let store = Arc::new(ResponseStore::new(settings.responses));
+    let store = Arc::new(match &settings.responses_place {
+        ResponsesPlace::Memory => ResponseStore::new(settings.responses),
+        ResponsesPlace::Sqlite(path) => ResponseStore::open(settings.responses, path)?,
+    });
     let (counted, kept) = (catalog.clone(), store.clone());
     let gauges = move || FleetGauges { kept: kept.usage(), ..counted.gauges() };
     registry.register(|registry| FleetGauges::register(registry, gauges));
@@ -136,7 +140,7 @@ pub(crate) async fn serve(
     tracing::info!(%address, router_mode = %settings.placement.mode, tls, "listening");
     let door = open_door(settings.door.clone(), std::slice::from_mut(&mut listener), &readiness);
     registry.register(|registry| door.metrics().register(registry, "stator_proxy"));
-    let shown = service::OperatorState { registry, metrics, readiness, store };
+    let shown = service::OperatorState { registry, metrics, readiness, store: store.clone() };
     let inference = settings.inference_listen;
     let service = Arc::new(Service::new(settings, catalog, door, shown));
     let served = serve_clients(listener, service, inference, shutdown).await;
@@ -145,6 +149,8 @@ pub(crate) async fn serve(
     served
 }
 
+    // Whoever still holds the store does not keep the database from its next process.
+    tokio::task::spawn_blocking(move || store.close()).await?;
 /// Serves the clients of the API until `shutdown`, and those of KServe's gRPC at `inference`.
 async fn serve_clients(
     listener: Listener,

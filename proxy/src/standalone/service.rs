@@ -386,7 +386,10 @@ impl Service {
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
         let space = Client { head: exchange.client_head(), account }.space(None, None)?;
-        let earlier = |id: Option<&str>| previous(&self.store, space, id);
+        let earlier = |id: Option<&str>| {
+            let previous = previous(&self.store, space, id)?;
+            Ok(previous.map(|previous| previous.items()).unwrap_or_default())
+        };
         let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes, earlier))?;
         exchange.ignores(notes.ignored().as_deref());
         let object = match api {

@@ -19,7 +19,7 @@ pub(crate) fn new_id() -> String {
 /// Items of the responses that a new one continues, oldest first.
 pub(crate) type PreviousItems = Vec<Arc<str>>;
 
-/// Items of the response that `id` names, and of those before it; none where nothing is named.
+/// The response that a new one continues; none where no `id` is named.
 ///
 /// # Errors
 ///
@@ -28,8 +28,8 @@ pub(crate) fn previous(
     store: &ResponseStore,
     space: PrefixSpace,
     id: Option<&str>,
-) -> Result<PreviousItems, ApiError> {
-    let Some(id) = id else { return Ok(Vec::new()) };
+) -> Result<Option<Arc<ResponseRecord>>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
     let fault = |message: String| {
         ApiError::bad_request(message)
             .with_param("previous_response_id")
@@ -40,7 +40,7 @@ pub(crate) fn previous(
         fault(format!("previous_response_id: no response with the id {id:?} is kept here"))
     })?;
     match record.is_over() {
-        true => Ok(record.items()),
+        true => Ok(Some(record)),
         false => Err(fault(format!("previous_response_id: the response {id:?} is not over yet"))),
     }
 }

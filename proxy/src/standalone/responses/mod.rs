@@ -3,6 +3,7 @@
 //! A response of `POST /v1/responses` takes the way of every completion; [`ResponseKeeper`] keeps
 //! it before its client has its end. Start reading at [`ResponseRoute`], then [`background`].
 
+mod archive;
 pub(crate) mod background;
 mod keeper;
 mod listing;

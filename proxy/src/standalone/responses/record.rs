@@ -7,10 +7,15 @@ use stator_api::responses::ResponseEvents;
 use std::sync::Arc;
 use tokio::sync::watch;
 
+/// Text behind each event.
+const EVENT_END: &[u8] = b"\n\n";
+
 /// A response that is kept.
 pub(crate) struct ResponseRecord {
     /// Owner of the response.
     pub space: PrefixSpace,
+    /// The first response of its conversation, by its id without the prefix.
+    pub session: Arc<str>,
     /// Items of the responses before it, oldest first; shared with them.
     pub earlier: Vec<Arc<str>>,
     /// Items of its own request.
@@ -25,19 +30,86 @@ pub(crate) struct ResponseRecord {
 }
 
 struct ResponseProgress {
-    events: ResponseEvents,
+    response: ResponseBody,
     /// The events so far of a response in the background, and the number of the first of each.
     log: Vec<(u64, Bytes)>,
 }
 
+/// A response, from whom its object is to be had.
+enum ResponseBody {
+    /// It is worked on, or was by this process.
+    Written(ResponseEvents),
+    /// An earlier process finished it.
+    Read(FinishedResponse),
+}
+
+/// A response that is over, as bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FinishedResponse {
+    /// Its object.
+    pub object: Bytes,
+    /// Its logged events, all of them or none.
+    pub events: Bytes,
+    /// Its output items.
+    pub items: Vec<Arc<str>>,
+}
+
+impl ResponseBody {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Written(events) => events.is_over(),
+            Self::Read(_) => true,
+        }
+    }
+
+    fn object(&self) -> Vec<u8> {
+        match self {
+            Self::Written(events) => {
+                let mut out = Vec::new();
+                events.push_object(&mut out);
+                out
+            }
+            Self::Read(finished) => finished.object.to_vec(),
+        }
+    }
+
+    fn items(&self) -> Vec<Arc<str>> {
+        match self {
+            Self::Written(events) => events.items().collect(),
+            Self::Read(finished) => finished.items.clone(),
+        }
+    }
+
+    /// Number of the next event.
+    fn next_number(&self) -> u64 {
+        match self {
+            Self::Written(events) => events.next_number(),
+            Self::Read(finished) => {
+                memchr::memmem::find_iter(&finished.events, EVENT_END).count() as u64
+            }
+        }
+    }
+}
+
 impl ResponseRecord {
     /// A response as it is now.
-    pub(crate) fn new(keeper: &ResponseKeeping, events: ResponseEvents) -> Self {
+    pub(crate) fn new(keeping: &ResponseKeeping, events: ResponseEvents) -> Self {
+        Self::with(keeping, ResponseBody::Written(events), Vec::new())
+    }
+
+    /// A response that is over.
+    pub(crate) fn finished(keeping: &ResponseKeeping, finished: FinishedResponse) -> Self {
+        let log = (!finished.events.is_empty()).then(|| (0, finished.events.clone()));
+        Self::with(keeping, ResponseBody::Read(finished), log.into_iter().collect())
+    }
+
+    fn with(keeper: &ResponseKeeping, response: ResponseBody, log: Vec<(u64, Bytes)>) -> Self {
         Self {
             space: keeper.space,
+            session: keeper.session.clone(),
             earlier: keeper.earlier.clone(),
             input: keeper.input.clone(),
-            progress: Mutex::new(ResponseProgress { events, log: Vec::new() }),
+            progress: Mutex::new(ResponseProgress { response, log }),
             news: watch::Sender::new(0),
             cancelled: watch::Sender::new(false),
             background: keeper.background,
@@ -46,36 +118,38 @@ impl ResponseRecord {
 
     /// The response's object.
     pub(crate) fn object(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.progress.lock().events.push_object(&mut out);
-        out
+        self.progress.lock().response.object()
     }
 
     /// All items that a response after it begins with.
     pub(crate) fn items(&self) -> Vec<Arc<str>> {
         let all = self.earlier.iter().chain(&self.input).cloned();
-        all.chain(self.progress.lock().events.items()).collect()
+        all.chain(self.progress.lock().response.items()).collect()
     }
 
     /// Changes the response and logs the events of the change. One that is over stays as it is.
     pub(crate) fn advance(&self, write: impl FnOnce(&mut ResponseEvents, &mut Vec<u8>)) {
         let mut progress = self.progress.lock();
-        if progress.events.is_over() {
+        let ResponseProgress { response: ResponseBody::Written(events), log } = &mut *progress
+        else {
+            return;
+        };
+        if events.is_over() {
             return;
         }
-        let (first, mut out) = (progress.events.next_number(), Vec::new());
-        write(&mut progress.events, &mut out);
+        let (first, mut out) = (events.next_number(), Vec::new());
+        write(events, &mut out);
         if !out.is_empty() {
-            progress.log.push((first, out.into()));
+            log.push((first, out.into()));
         }
-        let next = progress.events.next_number();
+        let next = events.next_number();
         drop(progress);
         self.news.send_modify(|number| *number = next.max(*number + 1));
     }
 
     /// Whether nothing more comes.
     pub(crate) fn is_over(&self) -> bool {
-        self.progress.lock().events.is_over()
+        self.progress.lock().response.is_over()
     }
 
     /// The logged events from number `from` on, and the number of the next.
@@ -83,7 +157,7 @@ impl ResponseRecord {
         let progress = self.progress.lock();
         let logged = progress.log.iter();
         let wanted = logged.flat_map(|(first, events)| since(*first, events, from));
-        (wanted.collect(), progress.events.next_number())
+        (wanted.collect(), progress.response.next_number())
     }
 
     /// Follows changes.
@@ -104,6 +178,17 @@ impl ResponseRecord {
         let _ = cancelled.wait_for(|cancelled| *cancelled).await;
     }
 
+    /// The response as bytes; one that is not over as it is now.
+    pub(crate) fn finish(&self) -> FinishedResponse {
+        let progress = self.progress.lock();
+        let events: Vec<_> = progress.log.iter().map(|(_, events)| events.clone()).collect();
+        FinishedResponse {
+            object: progress.response.object().into(),
+            events: events.concat().into(),
+            items: progress.response.items(),
+        }
+    }
+
     /// Bytes that it takes, about: its own items, and its object as the measure of the rest.
     pub(crate) fn bytes(&self) -> usize {
         let input: usize = self.input.iter().map(|item| item.len()).sum();
@@ -116,9 +201,7 @@ impl ResponseRecord {
     pub(crate) fn of_tests(space: PrefixSpace) -> Self {
         let identity = stator_api::delta::Identity { id: "r", created: 0, model: "m" };
         let events = ResponseEvents::new(&identity, b"".as_slice().into(), || 0);
-        let keeping =
-            ResponseKeeping { space, earlier: Vec::new(), input: Vec::new(), background: true };
-        Self::new(&keeping, events)
+        Self::new(&ResponseKeeping::of_tests(space, &[]), events)
     }
 }
 
@@ -127,6 +210,8 @@ impl ResponseRecord {
 pub(crate) struct ResponseKeeping {
     /// Owner of the response.
     pub space: PrefixSpace,
+    /// The first response of its conversation.
+    pub session: Arc<str>,
     /// Items of the responses before it.
     pub earlier: Vec<Arc<str>>,
     /// Items of the request.
@@ -135,12 +220,21 @@ pub(crate) struct ResponseKeeping {
     pub background: bool,
 }
 
+impl ResponseKeeping {
+    /// The parts of a response in the background that was asked for with these items.
+    #[cfg(test)]
+    pub(crate) fn of_tests(space: PrefixSpace, input: &[&str]) -> Self {
+        let input = input.iter().map(|item| (*item).into()).collect();
+        Self { space, session: "first".into(), earlier: Vec::new(), input, background: true }
+    }
+}
+
 /// The events of `batch`, the first of which has the number `first`, from the number `from` on.
 fn since(first: u64, batch: &Bytes, from: u64) -> Option<Bytes> {
     let mut start = 0;
     let mut number = first;
     while number < from {
-        let end = memchr::memmem::find(&batch[start..], b"\n\n")?;
+        let end = memchr::memmem::find(&batch[start..], EVENT_END)?;
         start += end + 2;
         number += 1;
     }

@@ -1,9 +1,12 @@
-//! Responses that clients may ask for again, in memory and within bounds.
+//! Responses that clients may ask for again, in memory and within bounds, and perhaps in a database
+//! that follows.
 
+use super::archive::{ArchivedResponse, ResponseArchive};
 use super::record::ResponseRecord;
 use crate::space::PrefixSpace;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +40,8 @@ struct Shelf {
     ages: BTreeMap<u64, String>,
     bytes: usize,
     next: u64,
+    /// Hears of every change.
+    archive: Option<ResponseArchive>,
 }
 
 struct KeptResponse {
@@ -44,6 +49,8 @@ struct KeptResponse {
     bytes: usize,
     number: u64,
     since: Instant,
+    /// Whether the database has it, or will.
+    is_archived: bool,
 }
 
 #[derive(Default)]
@@ -62,6 +69,35 @@ pub(crate) struct StoreUse {
 impl ResponseStore {
     pub(crate) fn new(limits: StoreLimits) -> Self {
         Self { limits, shelf: Mutex::default() }
+    }
+
+    /// A store that an SQLite database follows, with the responses that are there, as far as they are
+    /// within the bounds.
+    ///
+    /// # Errors
+    ///
+    /// A database that cannot be opened.
+    pub(crate) fn open(limits: StoreLimits, path: &Path) -> anyhow::Result<Self> {
+        let (archive, archived) = ResponseArchive::open(path)?;
+        let (store, now) = (Self::new(limits), Instant::now());
+        let mut ids = Vec::with_capacity(archived.len());
+        for ArchivedResponse { id, record, age } in archived {
+            if age < limits.ttl {
+                // A machine that started later than that has no such instant.
+                let since = now.checked_sub(age).unwrap_or(now);
+                let bytes = record.bytes();
+                store.keep_at(since, &id, Arc::new(record), bytes);
+            }
+            ids.push(id);
+        }
+        let mut shelf = store.shelf.lock();
+        shelf.kept.values_mut().for_each(|kept| kept.is_archived = true);
+        let kept = shelf.kept.len();
+        ids.iter().filter(|id| !shelf.kept.contains_key(*id)).for_each(|id| archive.forget(id));
+        tracing::info!(path = %path.display(), kept, "responses of earlier processes are kept on");
+        shelf.archive = Some(archive);
+        drop(shelf);
+        Ok(store)
     }
 
     /// Whether responses are kept at all.
@@ -88,7 +124,8 @@ impl ResponseStore {
         {
             shelf.shrink();
         }
-        shelf.insert(id, KeptResponse { record, bytes, number: 0, since: now });
+        let is_archived = shelf.archive.as_ref().is_some_and(|archive| archive.keep(id, &record));
+        shelf.insert(id, KeptResponse { record, bytes, number: 0, since: now, is_archived });
     }
 
     /// The response of this id, if it is kept and is of this space.
@@ -109,6 +146,12 @@ impl ResponseStore {
         let found = self.find(id, space)?;
         self.shelf.lock().remove(id);
         Some(found)
+    }
+
+    /// Waits until the database, if there is one, has all changes so far, and leaves it to others.
+    pub(crate) fn close(&self) {
+        let archive = self.shelf.lock().archive.take();
+        drop(archive);
     }
 
     /// Present numbers.
@@ -132,6 +175,9 @@ impl Shelf {
 
     fn remove(&mut self, id: &str) {
         let Some(kept) = self.kept.remove(id) else { return };
+        if let Some(archive) = self.archive.as_ref().filter(|_| kept.is_archived) {
+            archive.forget(id);
+        }
         self.bytes -= kept.bytes;
         self.ages.remove(&kept.number);
         let space = kept.record.space;
