@@ -1,5 +1,6 @@
 //! From a form to a guide.
 
+use crate::ebnf::{self, Translation};
 use crate::error::GuideError;
 use crate::guide::Guide;
 use crate::json_form::kept;
@@ -83,11 +84,10 @@ impl GuideFactory {
                 let alternatives: Vec<_> = quoted.collect();
                 TopLevelGrammar::from_lark(format!("start: {}", alternatives.join(" | ")))
             }
-            Form::Grammar(text) if text.contains("::=") => {
-                return Err(GuideError(
-                    "grammars in EBNF (`::=`) are not supported here, only in Lark".into(),
-                ));
-            }
+            Form::Grammar(text) if text.contains("::=") => match ebnf::translate(text)? {
+                Translation::Regex(regex) => TopLevelGrammar::from_regex(&regex),
+                Translation::Lark(rules) => TopLevelGrammar::from_lark(rules),
+            },
             Form::Grammar(text) => TopLevelGrammar::from_lark(text.clone()),
             Form::StructuralTag(text) => {
                 TopLevelGrammar::from_lark(lark_of_tag(text, &self.special)?)

@@ -10,6 +10,7 @@
 //! Start reading at [`GuideFactory`].
 
 mod error;
+mod ebnf;
 mod factory;
 mod guide;
 mod json_form;

@@ -79,6 +79,12 @@ fn forms_take_what_they_say() {
         (Form::one_of(vec!["yes \"1\"".into(), "no".into()]), "yes \"1\"", "nope"),
         (Form::Grammar("start: \"a\" b+\nb: /[0-9]/ \"x\"".into()), "a1x2x", "a1"),
     ] {
+        (Form::Grammar("root ::= \"a/\" b+\nb ::= [0-9] \"x\"".into()), "a/1x2x", "a/1"),
+        (
+            Form::Grammar("root ::= \"(\" root \")\" | [a-z]* | \"ab\" \"1\"".into()),
+            "((ab1))",
+            "((ab1)",
+        ),
         assert!(accepts(&form, good), "{form:?} {good}");
         assert!(!accepts(&form, bad), "{form:?} {bad}");
     }
@@ -127,7 +133,8 @@ fn what_is_not_supported_is_named() {
         (schema(r##"{"$ref":"#/$defs/none"}"##), "none"),
         (Form::Regex("(".into()), "("),
         (Form::Regex("a(?=b)".into()), "look"),
-        (Form::Grammar("root ::= \"a\"".into()), "EBNF"),
+        (Form::Grammar("root ::= \"a\" other".into()), "other"),
+        (Form::Grammar("root ::= (?= \"a\")".into()), "line 1"),
         (Form::Grammar("start: missing".into()), "missing"),
         (tag(&json!({"type": "nothing"})), "format.type"),
         (tag(&json!({"type": "tag", "begin": 7})), "format.begin"),
@@ -173,3 +180,14 @@ proptest! {
         prop_assert!(value["tags"].as_array().is_none_or(|tags| tags.len() <= 2));
     }
 }
+    /// A grammar within itself takes what is balanced, and nothing else.
+    #[test]
+    fn brackets_balance(text in "[()]{0,8}") {
+        let grammar = Form::Grammar("root ::= (\"(\" root \")\")*".into());
+        let depth = text.chars().try_fold(0_u32, |depth, c| match c {
+            '(' => Some(depth + 1),
+            _ => depth.checked_sub(1),
+        });
+        prop_assert_eq!(accepts(&grammar, &text), depth == Some(0));
+    }
+
