@@ -83,6 +83,10 @@ pub struct ProfileRecord {
     /// Whether their engine makes vectors of prompts: see `Sampling.pooled` of the request plane.
     #[serde(skip_serializing_if = "is_default")]
     pub embeds: bool,
+    /// Whether their engine ends thoughts that are too long: see `Sampling.thought_limit` of the
+    /// request plane.
+    #[serde(skip_serializing_if = "is_default")]
+    pub bounds_thoughts: bool,
     /// API of their engine, if it takes no token ids: see [`ModelRecord::takes_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiRecord>,

@@ -6,7 +6,7 @@
 //! needs to know of it.
 
 use crate::worker::guide::Form;
-use crate::worker::{Choices, Guide, JsonObject, Sampling};
+use crate::worker::{Choices, Guide, JsonObject, Sampling, ThoughtLimit};
 use std::fmt;
 
 /// Most alternatives per token with logprobs.
@@ -18,6 +18,10 @@ pub const TOKEN_LIST_MAX: usize = 4096;
 pub const GUIDE_MAX_BYTES: usize = 1 << 18;
 /// Most choices that an agent takes.
 pub const GUIDE_CHOICES_MAX: usize = 4096;
+/// Most markers before or behind thoughts that an agent takes.
+const MARKERS_MAX: usize = 16;
+/// Longest marker of thoughts, in bytes, and most tokens of the one that ends them.
+const MARKER_MAX: usize = 64;
 
 /// A sampling parameter that is a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +255,9 @@ impl Sampling {
                 .ok_or("guide: it has no form, or one of a later version")?
                 .check()?;
         }
+        if let Some(limit) = &self.thought_limit {
+            limit.check()?;
+        }
         Ok(self)
     }
 
@@ -323,6 +330,24 @@ impl Form {
     }
 }
 
+impl ThoughtLimit {
+    fn check(&self) -> Result<(), String> {
+        if self.closers.is_empty() || self.end_tokens.is_empty() {
+            return Err("thought_limit: no marker ends the thoughts".into());
+        }
+        at_most("thought_limit.openers", self.openers.len(), MARKERS_MAX)?;
+        at_most("thought_limit.closers", self.closers.len(), MARKERS_MAX)?;
+        at_most("thought_limit.end_tokens", self.end_tokens.len(), MARKER_MAX)?;
+        let mut markers = self.openers.iter().chain(&self.closers).map(String::len);
+        match markers.find(|bytes| !(1..=MARKER_MAX).contains(bytes)) {
+            None => Ok(()),
+            Some(bytes) => {
+                Err(format!("thought_limit: a marker of {bytes} bytes, 1 to {MARKER_MAX}"))
+            }
+        }
+    }
+}
+
 impl From<Form> for Guide {
     fn from(form: Form) -> Self {
         Self { form: Some(form) }
@@ -375,6 +400,26 @@ mod tests {
             nothing.checked().unwrap_err(),
             "guide: it has no form, or one of a later version"
         );
+    }
+
+    #[test]
+    fn bounds_of_thoughts_are_taken_within_their_limits() {
+        let sound = ThoughtLimit {
+            closers: vec!["</think>".into()],
+            end_tokens: vec![7],
+            ..ThoughtLimit::default()
+        };
+        let check = |limit: ThoughtLimit| {
+            let sampling = Sampling { thought_limit: Some(limit), ..Sampling::neutral() };
+            sampling.checked().map(drop)
+        };
+        assert_eq!(check(sound.clone()), Ok(()));
+        let ill = ThoughtLimit { end_tokens: Vec::new(), ..sound.clone() };
+        assert_eq!(check(ill).unwrap_err(), "thought_limit: no marker ends the thoughts");
+        let ill = ThoughtLimit { openers: vec!["x".repeat(65)], ..sound.clone() };
+        assert_eq!(check(ill).unwrap_err(), "thought_limit: a marker of 65 bytes, 1 to 64");
+        let ill = ThoughtLimit { end_tokens: vec![7; 65], ..sound };
+        assert_eq!(check(ill).unwrap_err(), "thought_limit.end_tokens: 65 entries, limit 64");
     }
 
     #[test]

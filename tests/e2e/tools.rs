@@ -63,3 +63,150 @@ async fn an_engine_without_guided_decoding_refuses_to_force_a_call() {
     assert_eq!(refused.json()["error"]["param"], "tool_choice");
     assert_eq!(body["model"], MODEL);
 }
+
+/// The tokens of thoughts, all tokens, and the message of an answer.
+fn parts(answer: &Value) -> (u64, u64, &Value) {
+    let usage = &answer["usage"];
+    let thoughts = usage["completion_tokens_details"]["reasoning_tokens"].as_u64();
+    let all = usage["completion_tokens"].as_u64();
+    (thoughts.unwrap_or(0), all.expect("a count"), &answer["choices"][0]["message"])
+}
+
+#[tokio::test]
+async fn thoughts_end_at_their_budget_and_the_answer_goes_on() {
+    let up = up(&["--workers=1"]).await;
+    let mut body = chat("Tell me about the garden.", 120);
+    body["ignore_eos"] = json!(true);
+    body["chat_template_kwargs"] = json!({"enable_thinking": true});
+    let free = up.client.post("/v1/chat/completions", &body).await.json();
+    let (thoughts, _, message) = parts(&free);
+    assert_eq!((thoughts, &message["content"]), (120, &json!("")), "it thinks to its end");
+    for (field, budget) in [
+        ("thinking_token_budget", 0),
+        ("thinking_token_budget", 1),
+        ("thinking_budget", 33),
+        ("nvext", 7),
+        ("thinking", 20),
+    ] {
+        let mut body = body.clone();
+        body[field] = match field {
+            "nvext" => json!({"max_thinking_tokens": budget}),
+            "thinking" => json!({"type": "enabled", "budget_tokens": budget}),
+            _ => json!(budget),
+        };
+        let whole = up.client.post("/v1/chat/completions", &body).await.json();
+        let (thoughts, all, message) = parts(&whole);
+        assert_eq!((thoughts, all), (budget, 120), "{field}: {whole}");
+        let text = message["content"].as_str().expect("an answer behind the thoughts");
+        assert!(!text.is_empty() && !text.contains("think>"), "{text}");
+        body["stream"] = json!(true);
+        let events = up.client.stream("/v1/chat/completions", &body).await.rest().await;
+        let streamed = |name: &str| -> String {
+            let deltas = events.iter().map(|event| &event["choices"][0]["delta"][name]);
+            deltas.filter_map(Value::as_str).collect()
+        };
+        assert_eq!(streamed("content"), text, "{field}");
+        let thoughts = message["reasoning_content"].as_str().unwrap_or_default();
+        assert_eq!(streamed("reasoning_content"), thoughts, "{field}");
+        let freely = parts(&free).2["reasoning_content"].as_str().expect("thoughts");
+        assert!(freely.starts_with(thoughts), "the model thinks as it did: {thoughts}");
+    }
+}
+
+#[tokio::test]
+async fn each_choice_has_its_own_budget_and_a_form_comes_behind_it() {
+    let up = up(&["--workers=1"]).await;
+    let mut body = chat("Tell me about the garden.", 60);
+    body["chat_template_kwargs"] = json!({"enable_thinking": true});
+    body["thinking_token_budget"] = json!(9);
+    body["temperature"] = json!(1.0);
+    body["n"] = json!(3);
+    body["guided_regex"] = json!("[ab]{4}");
+    let answer = up.client.post("/v1/chat/completions", &body).await.json();
+    for choice in answer["choices"].as_array().expect("choices") {
+        let text = choice["message"]["content"].as_str().unwrap_or_default();
+        assert_eq!(text.len(), 4, "{answer}");
+        assert!(text.bytes().all(|byte| b"ab".contains(&byte)), "{text}");
+    }
+    assert!(parts(&answer).0 <= 27, "{answer}");
+}
+
+#[tokio::test]
+async fn a_budget_that_nobody_can_hold_is_refused_by_its_name() {
+    let up = up(&["--engine=sim", "--workers=1"]).await;
+    let mut body = chat("Hello", 4);
+    body["thinking_token_budget"] = json!(3);
+    let refused = up.client.post("/v1/chat/completions", &body).await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.json()["error"]["param"], "thinking_token_budget");
+    // Clients of this API always send one.
+    let message = json!({"model": MODEL, "max_tokens": 4,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "thinking": {"type": "enabled", "budget_tokens": 1024}});
+    let answer = up.client.post("/v1/messages", &message).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    assert_eq!(answer.headers["x-stator-ignored"], "thinking.budget_tokens");
+}
+
+#[tokio::test]
+async fn thoughts_of_messages_and_responses_have_their_budget() {
+    let up = up(&["--workers=1"]).await;
+    // So that something comes behind the thoughts.
+    let schema = json!({"enum": ["flowers"]});
+    let message = json!({"model": MODEL, "max_tokens": 60, "temperature": 0,
+        "messages": [{"role": "user", "content": "Tell me about the garden."}],
+        "thinking": {"type": "enabled", "budget_tokens": 11},
+        "output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    let answer = up.client.post("/v1/messages", &message).await;
+    assert!(!answer.headers.contains_key("x-stator-ignored"));
+    let answer = answer.json();
+    let kinds: Vec<_> = answer["content"].as_array().expect("blocks").iter().collect();
+    assert_eq!((&kinds[0]["type"], &kinds[1]["type"]), (&json!("thinking"), &json!("text")));
+    assert_eq!(answer["usage"]["output_tokens_details"]["thinking_tokens"], 11, "{answer}");
+    let response = json!({"model": MODEL, "max_output_tokens": 60, "temperature": 0,
+        "input": "Tell me about the garden.", "chat_template_kwargs": {"enable_thinking": true},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}},
+        "nvext": {"max_thinking_tokens": 11}});
+    let response = up.client.post("/v1/responses", &response).await.json();
+    let kinds: Vec<_> = response["output"].as_array().expect("items").iter().collect();
+    assert_eq!((&kinds[0]["type"], &kinds[1]["type"]), (&json!("reasoning"), &json!("message")));
+    assert_eq!(response["usage"]["output_tokens_details"]["reasoning_tokens"], 11, "{response}");
+}
+
+#[tokio::test]
+async fn grammars_in_ebnf_hold_the_answer() {
+    let up = up(&["--workers=1"]).await;
+    for (field, grammar) in [
+        ("ebnf", r#"root ::= "yes" | "no" " "? "way""#),
+        ("guided_grammar", "root ::= \"[\" root \"]\" | digit{2,3}\ndigit ::= [0-9]"),
+    ] {
+        let mut body = chat("Hello", 200);
+        body["temperature"] = json!(1.0);
+        body[field] = json!(grammar);
+        for seed in 0..8 {
+            body["seed"] = json!(seed);
+            let answer = up.client.post("/v1/chat/completions", &body).await.json();
+            let choice = &answer["choices"][0];
+            let text = choice["message"]["content"].as_str().expect("text");
+            if choice["finish_reason"] == "length" {
+                continue;
+            }
+            let inner = text.trim_start_matches('[').trim_end_matches(']');
+            let (open, close) = (text.matches('[').count(), text.matches(']').count());
+            let is_number = (2..=3).contains(&inner.len()) && inner.parse::<u32>().is_ok();
+            let fits = match field {
+                "ebnf" => ["yes", "noway", "no way"].contains(&text),
+                _ => open == close && is_number,
+            };
+            assert!(fits, "{field}: {text}");
+        }
+        body[field] = json!("root ::= other");
+        let refused = up.client.post("/v1/chat/completions", &body).await;
+        let error = &refused.json()["error"];
+        assert_eq!((refused.status.as_u16(), &error["param"]), (400, &json!(field)), "{error}");
+        assert!(
+            error["message"].as_str().is_some_and(|text| text.contains("\"other\"")),
+            "{error}"
+        );
+    }
+}

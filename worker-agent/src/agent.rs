@@ -16,6 +16,7 @@ use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{TierDesk, TierOrder, register};
 use crate::metrics::{AgentMetrics, DeviceMetrics};
 use crate::operations::Operated;
+use crate::request_plane::rules::RuleDesk;
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
 use crate::served_model::{LoadedModel, ServedModel};
@@ -179,6 +180,7 @@ async fn launch(
             record: record_receiver.clone(),
             max_requests_per_stream: settings.max_requests_per_stream,
             metrics,
+            rules: Arc::new(RuleDesk::new(served.rules)),
             ended: admin.ended.clone(),
         },
     ));

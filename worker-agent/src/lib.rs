@@ -27,5 +27,5 @@ pub use config::{
     KvTierArgs, KvTierSettings,
 };
 pub use operations::client::{OperateArgs, OperationArg, operate};
-pub use served_model::{LoadedEngine, LoadedModel};
+pub use served_model::{LoadedEngine, LoadedModel, RuleMaker};
 pub use stator_kv::cipher::KvKey;

@@ -2,7 +2,7 @@
 
 use crate::config::{EngineSettings, OwnEngine};
 use crate::kv::tiers::{TierOrder, WorkerTiers};
-use crate::served_model::{LoadedEngine, LoadedModel};
+use crate::served_model::{LoadedEngine, LoadedModel, RuleMaker};
 use anyhow::Context;
 use serde::Deserialize;
 use stator_engine::model_files::ModelFiles;
@@ -49,6 +49,11 @@ pub(crate) fn load(
             (info, engines, Vec::new())
         }
     };
+    let rules = match settings.kind {
+        OwnEngine::Builtin => guides(&files, &info),
+        // Its tokens mean nothing.
+        OwnEngine::Sim => None,
+    };
     let fits = settings.options.total_blocks.saturating_mul(settings.options.block_size);
     let configured = settings.options.context_length.unwrap_or(u32::MAX);
     let loaded = LoadedModel {
@@ -60,6 +65,7 @@ pub(crate) fn load(
         },
         files: proxy_files(&files),
         engines,
+        rules: rules.map(|guides| Arc::new(guides) as Arc<dyn RuleMaker>),
     };
     Ok((loaded, tiers))
 }
@@ -113,16 +119,8 @@ fn builtin(
 ) -> anyhow::Result<(ModelInfo, Vec<LoadedEngine>, Vec<WorkerTiers>)> {
     let model = Arc::new(cpu::Model::load(files).context("model")?);
     let options = &settings.options;
-    let guides = guides(files, model.info());
-    let engine = || -> anyhow::Result<_> {
-        let engine = cpu::engine(model.clone(), options.clone())?;
-        Ok(match &guides {
-            Some(guides) => engine.with_guides(guides.clone()),
-            None => engine,
-        })
-    };
-    let engines = (0..settings.workers).map(|_| engine());
-    let engines = engines.collect::<anyhow::Result<Vec<_>>>()?;
+    let engines = (0..settings.workers).map(|_| cpu::engine(model.clone(), options.clone()));
+    let engines = engines.collect::<Result<Vec<_>, _>>()?;
     let (engines, tiers) = match tiers {
         Some(order) => order.connect(engines, options)?,
         None => (engines, Vec::new()),

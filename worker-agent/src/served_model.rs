@@ -4,7 +4,11 @@ use crate::kv::tiers::{TierDesk, WorkerTiers};
 use crate::stock;
 use stator_engine::Engine;
 use stator_engine::transfer::KvForm;
+use stator_guide::{Guide, GuideError, GuideFactory, ThoughtGuard};
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
+use stator_protos::worker::ThoughtLimit;
+use stator_protos::worker::guide::Form;
+use std::sync::Arc;
 
 /// A model, and engines that run it.
 pub struct LoadedModel {
@@ -14,6 +18,31 @@ pub struct LoadedModel {
     pub files: Vec<(String, Vec<u8>)>,
     /// Engines, one per worker.
     pub engines: Vec<LoadedEngine>,
+    /// Maker of the rules that the engines hold answers to, if they do.
+    pub rules: Option<Arc<dyn RuleMaker>>,
+}
+
+/// Makes rules of answers for one vocabulary.
+pub trait RuleMaker: Send + Sync {
+    /// A guide for answers of a form. It may take as long as many steps of an engine.
+    ///
+    /// # Errors
+    ///
+    /// [`GuideError`] for a form that has no guide.
+    fn compile(&self, form: &Form) -> Result<Guide, GuideError>;
+
+    /// A guard of one answer's thoughts.
+    fn guard(&self, limit: &ThoughtLimit) -> ThoughtGuard;
+}
+
+impl RuleMaker for GuideFactory {
+    fn compile(&self, form: &Form) -> Result<Guide, GuideError> {
+        Self::compile(self, form)
+    }
+
+    fn guard(&self, limit: &ThoughtLimit) -> ThoughtGuard {
+        Self::guard(self, limit)
+    }
 }
 
 /// One worker's engine.
@@ -41,6 +70,8 @@ pub(crate) struct ServedModel {
     pub(crate) desk: TierDesk,
     /// The engines.
     pub(crate) engines: ModelEngines,
+    /// Maker of the rules that engines of our own hold answers to.
+    pub(crate) rules: Option<Arc<dyn RuleMaker>>,
 }
 
 /// One worker.
@@ -80,7 +111,7 @@ impl ServedModel {
 impl ServedModel {
     /// A model whose engines have these tiers: as many as engines, or none.
     pub(crate) fn with_tiers(loaded: LoadedModel, tiers: Vec<WorkerTiers>, desk: TierDesk) -> Self {
-        let LoadedModel { model, files, engines } = loaded;
+        let LoadedModel { model, files, engines, rules } = loaded;
         let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
             rank: 0,
@@ -90,7 +121,8 @@ impl ServedModel {
         let tiers = tiers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let own = engines.into_iter().zip(tiers);
         let own = own.map(|(loaded, tiers)| OwnWorker { loaded, tiers }).collect();
-        let profile = ProfileRecord { embeds: true, ..ProfileRecord::default() };
-        Self { model, files, workers, profile, desk, engines: ModelEngines::Own(own) }
+        let bounds_thoughts = rules.is_some();
+        let profile = ProfileRecord { embeds: true, bounds_thoughts, ..ProfileRecord::default() };
+        Self { model, files, workers, profile, desk, engines: ModelEngines::Own(own), rules }
     }
 }

@@ -39,7 +39,7 @@ impl FieldNotes {
     }
 
     /// Notes that a field changes nothing.
-    pub(crate) fn ignore(&self, name: impl Display) {
+    pub fn ignore(&self, name: impl Display) {
         let mut ignored = self.ignored.borrow_mut();
         if ignored.len() < IGNORED_MAX {
             ignored.push(name.to_string());

@@ -24,6 +24,7 @@ pub mod request;
 pub mod responses;
 pub mod steering;
 pub mod stream;
+mod thoughts;
 pub mod tokenize;
 pub mod tools;
 mod tree;
@@ -32,7 +33,7 @@ mod wording;
 pub use conversation::Conversation;
 pub use delta::Delta;
 pub use field_notes::{FieldNotes, UnknownFields};
-pub use request::{GenerateOptions, GenerateRequest, Input, Prompt};
+pub use request::{GenerateOptions, GenerateRequest, Input, Prompt, ThoughtBudget};
 pub use stator_body::Api;
 pub use tools::{ToolChoice, ToolUse};
 

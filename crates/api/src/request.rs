@@ -74,6 +74,8 @@ pub struct GenerateOptions {
     pub include_stop_str_in_output: bool,
     /// Reports the model's thoughts; otherwise they are left out of the answer.
     pub include_reasoning: bool,
+    /// Bounds the model's thoughts.
+    pub thought_budget: Option<ThoughtBudget>,
     /// Reports the token ids beside the text.
     pub return_token_ids: bool,
     /// Answers with an event stream.
@@ -86,6 +88,17 @@ pub struct GenerateOptions {
     pub cache_salt: Option<String>,
     /// NVIDIA Dynamo's `nvext.cache_salt`, with the same meaning; never empty.
     pub extension_salt: Option<String>,
+}
+
+/// A bound of a model's thoughts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThoughtBudget {
+    /// Most tokens of thoughts.
+    pub tokens: u32,
+    /// The field that asks for it, in the words of the request.
+    pub field: &'static str,
+    /// Whether clients send a budget whatever the model is: one that cannot be held is no fault then.
+    pub is_usual: bool,
 }
 
 impl<'a> Input<'a> {

@@ -33,6 +33,7 @@ use bytes::Bytes;
 use stator_api::Conversation;
 use stator_markup::families::ModelTraits;
 use stator_protos::sampling::OpenSampling;
+use stator_protos::worker::ThoughtLimit;
 use std::borrow::Cow;
 use std::time::SystemTime;
 use template::ChatTemplate;
@@ -251,6 +252,13 @@ impl Model {
     /// Whether an answer to this prompt begins inside thoughts, which the prompt has opened.
     pub fn begins_inside_thoughts(&self, prompt: &[u32]) -> bool {
         self.markup.begins_inside(&self.tokenizer, prompt)
+    }
+
+    /// A bound of thoughts at `tokens` tokens, for an answer to this prompt, which may call tools if
+    /// `tools`; none for a model whose thoughts no marker ends.
+    pub fn thought_limit(&self, tokens: u32, prompt: &[u32], tools: bool) -> Option<ThoughtLimit> {
+        let limit = self.markup.thought_limit(&self.tokenizer, tools)?;
+        Some(ThoughtLimit { tokens, inside: self.begins_inside_thoughts(prompt), ..limit })
     }
 
     /// The bytes of one token, for logprobs; they need not be whole characters.

@@ -5,6 +5,7 @@ use super::tokenizer::Tokenizer;
 use stator_markup::families::{
     ModelTraits, ReasoningFamily, ToolFamily, marker_suffix, reasoning_of, tools_of,
 };
+use stator_protos::worker::ThoughtLimit;
 use std::sync::Arc;
 
 /// Tokens at the end of a prompt that say whether thoughts have begun there.
@@ -124,6 +125,22 @@ impl ModelMarkup {
             true => plain.without(self.dropped_by_reasoning.clone()),
             false => plain,
         }
+    }
+
+    /// The markers of thoughts, for a bound of them; with `tools` the markers of calls end thoughts of
+    /// models that forget to.
+    pub(crate) fn thought_limit(&self, tokenizer: &Tokenizer, tools: bool) -> Option<ThoughtLimit> {
+        let family = self.reasoning?;
+        let end_tokens = tokenizer.encode(family.closers.first()?, false).ok()?;
+        let calls = self.tools.filter(|_| tools && family.ends_at_calls);
+        let calls = calls.map_or(&[][..], |calls| calls.openers);
+        let owned = |markers: &[&str]| markers.iter().map(|marker| (*marker).to_owned()).collect();
+        Some(ThoughtLimit {
+            openers: owned(family.openers),
+            closers: owned(&[family.closers, calls].concat()),
+            end_tokens,
+            ..ThoughtLimit::default()
+        })
     }
 
     /// Whether an answer to this prompt begins inside thoughts.

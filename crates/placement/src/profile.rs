@@ -5,6 +5,8 @@ use stator_protos::discovery::{self, ProfileRecord};
 
 /// Label of workers whose engine makes vectors of prompts.
 pub const EMBEDS: &str = "stator/embeds";
+/// Label of workers whose engine ends thoughts that are too long.
+pub const BOUNDS_THOUGHTS: &str = "stator/bounds-thoughts";
 
 /// The placement profile of an agent's workers.
 pub fn profile(record: &ProfileRecord) -> Profile {
@@ -67,7 +69,8 @@ fn labels(record: &ProfileRecord) -> Vec<Label> {
         [format!("{name}={value}"), format!("dynamo.topology/{name}={value}")]
     });
     let embeds = record.embeds.then(|| Label::new(EMBEDS));
-    own.chain(stands.map(|text| Label::new(&text))).chain(embeds).collect()
+    let bounds = record.bounds_thoughts.then(|| Label::new(BOUNDS_THOUGHTS));
+    own.chain(stands.map(|text| Label::new(&text))).chain(embeds).chain(bounds).collect()
 }
 
 /// Each part is named together with those around it: `rack 1` of two zones are two racks.

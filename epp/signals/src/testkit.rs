@@ -157,5 +157,6 @@ fn loaded() -> LoadedModel {
         },
         files: vec![("tokenizer.json".into(), tokenizer_json())],
         engines: vec![engine(), engine()],
+        rules: None,
     }
 }

@@ -13,6 +13,7 @@ use super::responses::{
     PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
 };
 use stator_api::anthropic::events::AnswerLimit;
+use super::thoughts::bound_thoughts;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
 use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
@@ -106,12 +107,17 @@ pub(crate) fn prepare(
     let asked = AskedWork {
         model_name: &model_name,
         choices: options.n,
+    let calls = reading.as_ref().is_some_and(AnswerReading::reads_calls);
+    let bounded = bound_thoughts(&served, &mut options, &prompts, calls, &notes)?;
         guided: options.guide_field,
         salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
         affinity: affinity.as_deref().or(conversation.as_deref()),
     };
-    let plan = plan(body, client, settings, record, asked)?;
+    let mut plan = plan(body, client, settings, record, asked)?;
+    if bounded {
+        plan.require(BOUNDS_THOUGHTS);
+    }
     let ignored = notes.ignored();
     let form = answer_form(api, &options, record, response.as_ref());
     let (response_id, keeper) = response.map_or((None, None), |read| (Some(read.id), read.keeper));

@@ -46,6 +46,7 @@ mod state;
 mod texts;
 mod trace;
 mod workers;
+mod thoughts;
 
 pub(crate) use entrance::Prompt;
 pub(crate) use place::Place;

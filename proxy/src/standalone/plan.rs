@@ -1,8 +1,10 @@
 //! The plan of a request: how its prompts run on the fleet.
 
 use stator_api::steering::Steering;
+use stator_placement::Label;
 use stator_protos::worker::Sampling;
 use stator_queue::FlowId;
+use std::sync::Arc;
 
 /// The parameters that all prompts of a request have in common.
 #[derive(Clone, Debug)]
@@ -27,4 +29,14 @@ pub(crate) struct Plan {
     pub session: Option<u64>,
     /// The request's wishes for its worker, and its priority.
     pub steering: Steering,
+}
+
+impl Plan {
+    /// Wants a worker that has a label. Some agents of a fleet may be of a version that cannot do all
+    /// that others do.
+    pub(crate) fn require(&mut self, label: &str) {
+        let needs = self.steering.needs.as_deref().cloned().unwrap_or_default();
+        self.steering.needs = Some(Arc::new(needs.and(Label::new(label))));
+        self.steering.labels.push(label.to_owned());
+    }
 }

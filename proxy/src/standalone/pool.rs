@@ -126,6 +126,11 @@ impl Pool {
         self.workers.embeds()
     }
 
+    /// Whether a worker that answers ends thoughts that are too long.
+    pub(crate) fn bounds_thoughts(&self) -> bool {
+        self.workers.bounds_thoughts()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         self.workers.accepting()

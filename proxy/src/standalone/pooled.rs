@@ -13,7 +13,6 @@ use stator_api::delta::{Identity, Usage};
 use stator_api::openai::ApiError;
 use stator_api::pooled::{PooledForm, PooledInput, PooledRequest, answer as written, read};
 use stator_api::{Api, FieldNotes, Input};
-use stator_placement::Label;
 use stator_placement::profile::EMBEDS;
 use stator_protos::worker::Sampling;
 use stator_runtime::trace::Stages;
@@ -82,10 +81,7 @@ pub(crate) fn prepare(
         affinity: None,
     };
     let mut plan = plan(body, client, settings, record, asked)?;
-    // Some agents of a fleet may be of a version that makes no vectors.
-    let needs = plan.steering.needs.as_deref().cloned().unwrap_or_default();
-    plan.steering.needs = Some(Arc::new(needs.and(Label::new(EMBEDS))));
-    plan.steering.labels.push(EMBEDS.to_owned());
+    plan.require(EMBEDS);
     Ok(PooledJob { model_name, prompts, form, ignored: notes.ignored(), plan, served })
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct PoolState {
     parts: Parts,
     /// Members who answer, and whose engine makes vectors of prompts.
     embedding: usize,
+    /// Members who answer and whose engine ends thoughts that are too long.
+    bounding: usize,
     /// Adapters that members who answer have loaded, and how many of these.
     adapters: FxHashMap<Arc<str>, usize>,
     /// Adapters that such members had when they left, and until when these are still known.
@@ -49,6 +51,7 @@ impl PoolState {
             members: FxHashMap::default(),
             parts: Parts::default(),
             embedding: 0,
+            bounding: 0,
             adapters: FxHashMap::default(),
             former_adapters: FxHashMap::default(),
         }
@@ -138,6 +141,11 @@ impl PoolState {
         self.embedding > 0
     }
 
+    /// Whether a member who answers ends thoughts that are too long.
+    pub(crate) fn bounds_thoughts(&self) -> bool {
+        self.bounding > 0
+    }
+
     /// Whether a member who answers has this adapter loaded, or had when it left.
     pub(crate) fn has_adapter(&self, name: &str, now: Instant) -> bool {
         let was_there = || self.former_adapters.get(name).is_some_and(|until| now < *until);
@@ -163,6 +171,7 @@ impl PoolState {
             return;
         }
         self.embedding += usize::from(profile.embeds);
+        self.bounding += usize::from(profile.bounds_thoughts);
         for name in &profile.adapters {
             match self.adapters.get_mut(name.as_str()) {
                 Some(count) => *count += 1,
@@ -183,6 +192,7 @@ impl PoolState {
             return;
         }
         self.embedding -= usize::from(profile.embeds);
+        self.bounding -= usize::from(profile.bounds_thoughts);
         for name in &profile.adapters {
             let count = self.adapters.get_mut(name.as_str()).expect("it was counted in");
             *count -= 1;

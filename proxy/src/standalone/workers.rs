@@ -269,6 +269,11 @@ impl PoolWorkers {
         self.state.lock().embeds()
     }
 
+    /// Whether a worker that answers ends thoughts that are too long.
+    pub(crate) fn bounds_thoughts(&self) -> bool {
+        self.state.lock().bounds_thoughts()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         let state = self.state.lock();

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use stator_engine::cpu::{self, Model};
 use stator_engine::model_files::ModelFiles;
 use stator_engine::sim::{self, SimOptions};
-use stator_engine::{Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
-use stator_guide::GuideFactory;
+use stator_engine::{AnswerRules, Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
+use stator_guide::{Guide, GuideFactory};
 use stator_protos::worker::Sampling;
 use stator_protos::worker::guide::Form;
 use stator_timing::Timing;
@@ -54,10 +54,10 @@ fn main() {
         report("simulated decode", batch, &|| decode(simulated(&options), batch, 32, None));
     }
     let guides = guides();
+    let guide = guides.compile(&Form::JsonSchema(SCHEMA.into())).expect("a sound schema");
     for batch in [1, 8] {
-        let guided = || builtin().with_guides(guides.clone());
         report("decode after 32, by a schema", batch, &|| {
-            decode(guided(), batch, 32, Some(SCHEMA))
+            decode(builtin(), batch, 32, Some(&guide))
         });
     }
     report("compile the schema", 1, &|| compile(&guides));
@@ -113,7 +113,7 @@ fn prefill(mut engine: impl Engine, len: usize) -> Measured {
 }
 
 /// Answers of 256 tokens, `batch` at a time; `schema` is the form of each.
-fn decode(mut engine: impl Engine, batch: usize, prompt: usize, schema: Option<&str>) -> Measured {
+fn decode(mut engine: impl Engine, batch: usize, prompt: usize, guide: Option<&Guide>) -> Measured {
     const TOKENS: usize = 256;
     let mut step = Step::default();
     let mut key = 0;
@@ -121,8 +121,7 @@ fn decode(mut engine: impl Engine, batch: usize, prompt: usize, schema: Option<&
         for _ in 0..batch {
             key += 1;
             let mut request = request(key, prompt, TOKENS as u32);
-            let form = schema.map(|text| Form::JsonSchema(text.into()).into());
-            Arc::make_mut(&mut request.sampling).guide = form;
+            request.rules.guide = guide.cloned();
             engine.submit(request).expect("room for a batch");
         }
         // Prompts are not what is measured here, but it is only with short ones that they are
@@ -163,6 +162,7 @@ fn request(key: u64, len: usize, max_tokens: u32) -> Request {
         sampling: Arc::new(sampling),
         cache_salt: None,
         named: None,
+        rules: AnswerRules::default(),
     }
 }
 

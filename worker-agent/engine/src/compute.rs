@@ -79,6 +79,8 @@ pub struct Draw<'a> {
     pub eos_token_ids: &'a [u32],
     /// The answer's form, where it has one: what may come next.
     pub guide: Option<&'a Guide>,
+    /// The token that comes next whatever the logits are.
+    pub forced: Option<u32>,
 }
 
 impl Draw<'_> {

@@ -31,6 +31,7 @@ use named::NamedBlocks;
 use transfer::{ArrivedBlocks, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
+pub use stator_guide::AnswerRules;
 pub use stator_protos::logprobs::TokenLogprobs;
 use stator_protos::worker::Sampling;
 
@@ -140,6 +141,8 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// Names of its leading blocks, where [`SharedKv::reusable`] has computed them.
     pub named: Option<NamedBlocks>,
+    /// Rules of the answer, which stand at its beginning: at least those that `sampling` asks for.
+    pub rules: AnswerRules,
 }
 
 /// Why a request was not taken.

@@ -10,7 +10,8 @@ use stator_protos::kv_event::KvEvent;
 
 use super::transfer::ArrivedBlocks;
 use super::{
-    Engine, Finish, FinishReason, Output, Request, RequestKey, SharedKv, Step, TokenLogprobs,
+    AnswerRules, Engine, Finish, FinishReason, Output, Request, RequestKey, SharedKv, Step,
+    TokenLogprobs,
 };
 use stator_protos::name::BlockName;
 use stator_protos::worker::Sampling;
@@ -81,6 +82,7 @@ pub(crate) fn request_with(key: u64, tokens: Vec<u32>, sampling: Sampling) -> Re
         sampling: Arc::new(sampling),
         cache_salt: None,
         named: None,
+        rules: AnswerRules::default(),
     }
 }
 

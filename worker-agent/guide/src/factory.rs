@@ -5,15 +5,18 @@ use crate::error::GuideError;
 use crate::guide::Guide;
 use crate::json_form::kept;
 use crate::structural_tag::lark_of_tag;
+use crate::thoughts::ThoughtGuard;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
+use stator_protos::worker::ThoughtLimit;
 use stator_protos::worker::guide::Form;
 use std::sync::Arc;
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 /// Longest reason, in bytes.
 const MESSAGE_MAX_BYTES: usize = 400;
+
 /// Compiles forms for the vocabulary of one model. Cloning shares it.
 #[derive(Clone)]
 pub struct GuideFactory {
@@ -99,6 +102,11 @@ impl GuideFactory {
             None => Ok(Guide::new(matcher)),
             Some(error) => Err(fault(error)),
         }
+    }
+
+    /// A guard of the thoughts of one answer.
+    pub fn guard(&self, limit: &ThoughtLimit) -> ThoughtGuard {
+        ThoughtGuard::new(self.parsers.tok_env().clone(), limit.clone())
     }
 }
 

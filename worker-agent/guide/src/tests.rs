@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use stator_protos::worker::ThoughtLimit;
 use stator_protos::worker::guide::Form;
 
 const EOS: u32 = 256;
@@ -78,13 +79,13 @@ fn forms_take_what_they_say() {
         (Form::Regex("[ab]+c".into()), "abac", "abd"),
         (Form::one_of(vec!["yes \"1\"".into(), "no".into()]), "yes \"1\"", "nope"),
         (Form::Grammar("start: \"a\" b+\nb: /[0-9]/ \"x\"".into()), "a1x2x", "a1"),
-    ] {
         (Form::Grammar("root ::= \"a/\" b+\nb ::= [0-9] \"x\"".into()), "a/1x2x", "a/1"),
         (
             Form::Grammar("root ::= \"(\" root \")\" | [a-z]* | \"ab\" \"1\"".into()),
             "((ab1))",
             "((ab1)",
         ),
+    ] {
         assert!(accepts(&form, good), "{form:?} {good}");
         assert!(!accepts(&form, bad), "{form:?} {bad}");
     }
@@ -144,6 +145,42 @@ fn what_is_not_supported_is_named() {
     }
 }
 
+/// A guard of thoughts of at most `tokens` tokens, between `<t>` and `</t>`.
+fn guard(tokens: u32, inside: bool) -> ThoughtGuard {
+    factory().guard(&ThoughtLimit {
+        tokens,
+        openers: vec!["<t>".into()],
+        closers: vec!["</t>".into()],
+        end_tokens: b"</t>".iter().copied().map(u32::from).collect(),
+        inside,
+    })
+}
+
+/// The text that comes of a model that writes `wanted`, byte by byte, where it has the choice.
+fn guarded(mut guard: ThoughtGuard, wanted: &str) -> String {
+    let (mut wanted, mut out) = (wanted.bytes(), Vec::new());
+    while let Some(token) = guard.forced().or_else(|| wanted.next().map(u32::from)) {
+        guard.advance(token);
+        out.push(token as u8);
+    }
+    String::from_utf8(out).expect("text")
+}
+
+#[test]
+fn thoughts_end_where_their_bound_is_and_not_before() {
+    for (tokens, inside, wanted, expected) in [
+        (4, true, "abcdefgh", "abcd</t>efgh"),
+        (4, true, "abcd</t>x", "abcd</t></t>x"),
+        (9, true, "abcd</t>x", "abcd</t>x"),
+        (0, true, "x", "</t>x"),
+        (2, false, "\n<t>abc", "\n<t>ab</t>c"),
+        (2, false, "<tab> is no marker", "<tab> is no marker"),
+        (2, false, "a <t>bcd", "a <t>bcd"),
+    ] {
+        assert_eq!(guarded(guard(tokens, inside), wanted), expected, "{tokens} {wanted}");
+    }
+}
+
 #[test]
 fn a_fork_goes_its_own_way() {
     let mut one = factory().compile(&Form::Regex("ab|ac".into())).expect("a sound regex");
@@ -160,6 +197,17 @@ fn a_fork_goes_its_own_way() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A grammar within itself takes what is balanced, and nothing else.
+    #[test]
+    fn brackets_balance(text in "[()]{0,8}") {
+        let grammar = Form::Grammar("root ::= (\"(\" root \")\")*".into());
+        let depth = text.chars().try_fold(0_u32, |depth, c| match c {
+            '(' => Some(depth + 1),
+            _ => depth.checked_sub(1),
+        });
+        prop_assert_eq!(accepts(&grammar, &text), depth == Some(0));
+    }
 
     /// A finished answer fits its form after any choice of allowed tokens.
     #[test]
@@ -180,14 +228,3 @@ proptest! {
         prop_assert!(value["tags"].as_array().is_none_or(|tags| tags.len() <= 2));
     }
 }
-    /// A grammar within itself takes what is balanced, and nothing else.
-    #[test]
-    fn brackets_balance(text in "[()]{0,8}") {
-        let grammar = Form::Grammar("root ::= (\"(\" root \")\")*".into());
-        let depth = text.chars().try_fold(0_u32, |depth, c| match c {
-            '(' => Some(depth + 1),
-            _ => depth.checked_sub(1),
-        });
-        prop_assert_eq!(accepts(&grammar, &text), depth == Some(0));
-    }
-

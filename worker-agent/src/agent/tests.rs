@@ -2,26 +2,29 @@
 
 use super::*;
 use crate::config::AgentArgs;
-use crate::served_model::LoadedEngine;
+use crate::served_model::{LoadedEngine, RuleMaker};
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
 use stator_engine::sim::{self, SimOptions};
 use stator_engine::{EngineOptions, ModelInfo};
+use stator_guide::{Guide, GuideError, GuideFactory, ThoughtGuard};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::kv_event;
 use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::events_client::EventsClient;
 use stator_protos::worker::generate_input::Input;
+use stator_protos::worker::guide::Form;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
-    DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, ReplayRequest, Sampling,
-    SnapshotRequest, Submit, SubscribeRequest,
+    Cancel, DescribeRequest, ErrorKind, FinishReason, GenerateInput, ModelFilesRequest, Output,
+    ReplayRequest, Sampling, SnapshotRequest, Submit, SubscribeRequest, ThoughtLimit,
 };
 use stator_runtime::shutdown::Trigger;
 use stator_timing::Timing;
 use stator_zmtp::Dealer;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 use tonic::transport::Channel;
 
 /// Longest wait for anything that must happen.
@@ -37,6 +40,10 @@ struct Bed {
 
 impl Bed {
     async fn start() -> Self {
+        Self::start_with(loaded()).await
+    }
+
+    async fn start_with(loaded: LoadedModel) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let discovery_dir = format!("--discovery-dir={}", dir.path().display());
         let args = [
@@ -51,7 +58,7 @@ impl Bed {
         let (shutdown, stop) = Shutdown::new();
         let metrics = Metrics::default();
         let settings = args.try_into().unwrap();
-        let agent = start(settings, loaded(), metrics.clone(), stop).await.unwrap();
+        let agent = start(settings, loaded, metrics.clone(), stop).await.unwrap();
         let client = WorkerClient::connect(agent.record.endpoint.clone()).await.unwrap();
         Self { agent, shutdown, client, metrics, _dir: dir }
     }
@@ -148,6 +155,7 @@ fn loaded() -> LoadedModel {
         },
         files: vec![("tokenizer.json".into(), b"{}".to_vec())],
         engines: vec![engine(), engine()],
+        rules: None,
     }
 }
 
@@ -296,5 +304,70 @@ async fn garbage_on_any_socket_harms_nobody_else() {
     let inputs = vec![bed.submit(1, 5)];
     assert_eq!(bed.ends(inputs, 1).await[0].request_id, 1);
     assert!(!bed.replay(&[b"", &0u64.to_be_bytes()]).await.is_empty());
+    bed.stop().await;
+}
+
+/// Makes rules once the test lets it.
+struct HeldRules {
+    guides: GuideFactory,
+    begun: mpsc::UnboundedSender<()>,
+    release: parking_lot::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl RuleMaker for HeldRules {
+    fn compile(&self, form: &Form) -> Result<Guide, GuideError> {
+        self.begun.send(()).unwrap();
+        self.release.lock().recv().unwrap();
+        self.guides.compile(form)
+    }
+
+    fn guard(&self, limit: &ThoughtLimit) -> ThoughtGuard {
+        self.guides.guard(limit)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_form_is_compiled_while_others_have_their_steps() {
+    let mut tokens: Vec<_> = (0..100_u8).map(|byte| vec![byte + b' ']).collect();
+    tokens[0].clear();
+    let guides = GuideFactory::new(tokens, Vec::new(), &[0]).unwrap();
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let (release, held) = std::sync::mpsc::channel();
+    let rules = HeldRules { guides, begun, release: parking_lot::Mutex::new(held) };
+    let mut bed = Bed::start_with(LoadedModel { rules: Some(Arc::new(rules)), ..loaded() }).await;
+    let (inputs, stream) = mpsc::channel(8);
+    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+    let mut frames = bed.client.generate(stream).await.unwrap().into_inner();
+    let send = async |input| inputs.send(GenerateInput { input: Some(input) }).await.unwrap();
+    let formed = |request_id, regex: &str| {
+        let mut submit = bed.submit(request_id, 2);
+        let sampling = submit.sampling.as_mut().unwrap();
+        sampling.guide = Some(Form::Regex(regex.into()).into());
+        Input::Submit(submit)
+    };
+    let mut end = async || loop {
+        let frame = tokio::time::timeout(DEADLINE, frames.message()).await.unwrap();
+        let outputs = frame.unwrap().unwrap().outputs;
+        let ended =
+            outputs.into_iter().find_map(|output| Some((output.request_id, output.finish?)));
+        if let Some((request_id, finish)) = ended {
+            return (request_id, finish.reason());
+        }
+    };
+    send(formed(1, "[ab]")).await;
+    begins.recv().await.unwrap();
+    send(Input::Submit(bed.submit(2, 2))).await;
+    assert_eq!(end().await, (2, FinishReason::Length), "the form is being compiled still");
+    send(formed(3, "[cd]")).await;
+    begins.recv().await.unwrap();
+    send(Input::Cancel(Cancel { request_id: 3 })).await;
+    assert_eq!(end().await, (3, FinishReason::Cancelled));
+    release.send(()).unwrap();
+    release.send(()).unwrap();
+    assert_eq!(end().await, (1, FinishReason::Length));
+    send(formed(4, "[ab]")).await;
+    assert_eq!(end().await, (4, FinishReason::Length));
+    assert!(begins.try_recv().is_err(), "a form that was compiled is kept");
+    drop(inputs);
     bed.stop().await;
 }

@@ -1,20 +1,18 @@
 //! The request plane's server: demultiplexes a client's stream to the workers, and sends what they
 //! answer in as few frames as the client's pace allows.
 
-use crate::metrics::AgentMetrics;
+use crate::metrics::{AgentMetrics, Outcome};
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::metadata::{self, RequestMetadata};
 use crate::request_plane::outbox::{AdmissionError, Outbox, Route};
+use crate::request_plane::rules::{PendingRules, ReadySubmission, RuleDesk};
+use crate::request_plane::snapshot::chunks;
 use crate::request_plane::translate;
-use crate::worker::{
-    Command, PrefillOrder, PrefillResult, Snapshot, Status as WorkerStatus, Submission,
-};
+use crate::worker::{Command, PrefillOrder, PrefillResult, Status as WorkerStatus, Submission};
 use futures::stream::{self, Stream, StreamExt};
 use rustc_hash::FxHashMap;
 use stator_engine::RequestKey;
 use stator_protos::discovery::AgentRecord;
-use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::Medium;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_server::Worker;
 use stator_protos::worker::{
@@ -36,8 +34,6 @@ use tonic::{Request, Response, Status, Streaming};
 /// Pause between two frames to a client that waits for answers, where there are none: they tell a
 /// long prefill from a stopped process and a dead network. Clients wait two seconds.
 const BEAT: Duration = Duration::from_millis(500);
-/// Hashes in one chunk of a snapshot at most.
-const HASHES_PER_CHUNK: usize = 65_536;
 
 /// One worker as the service reaches it.
 #[derive(Debug)]
@@ -83,6 +79,8 @@ pub(crate) struct AgentSetup {
     pub(crate) record: watch::Receiver<AgentRecord>,
     pub(crate) max_requests_per_stream: usize,
     pub(crate) metrics: AgentMetrics,
+    /// Rules of answers.
+    pub(crate) rules: Arc<RuleDesk>,
     /// Ends all streams; until then they live as long as their clients want.
     pub(crate) ended: Shutdown,
 }
@@ -111,13 +109,26 @@ impl Agent {
         &self.in_flight
     }
 
-    /// Sends a request to its worker, or its refusal back.
-    fn submit(&self, submit: worker::Submit, outbox: &Arc<Outbox>) {
+    /// Sends a request to its worker, or its refusal back. One whose rules take time is `pending`
+    /// until they are made.
+    fn submit(&self, submit: worker::Submit, outbox: &Arc<Outbox>, pending: &mut PendingRules) {
         let (request_id, choice) = (submit.request_id, submit.first_choice);
-        if let Err((kind, message)) = self.try_submit(submit, outbox) {
+        if let Err((kind, message)) = self.try_submit(submit, outbox, pending) {
             self.setup.metrics.ended(kind.into());
             let refusal = translate::failure(request_id, choice, kind, message);
             outbox.push(&mut vec![refusal], &mut vec![]);
+        }
+    }
+
+    /// Sends a request that has its rules to its worker, or its refusal back.
+    fn submit_ready(&self, ReadySubmission { worker, submission, ruled }: ReadySubmission) {
+        let Submission { request_id, .. } = submission;
+        let (choice, outbox) = (submission.request.first_choice, submission.outbox.clone());
+        let ruled = ruled.map_err(|message| (ErrorKind::Invalid, message));
+        let sent = ruled.and_then(|()| self.workers[worker].command(Command::Submit(submission)));
+        if let Err((kind, message)) = sent {
+            self.setup.metrics.ended(kind.into());
+            outbox.push_last(translate::failure(request_id, choice, kind, message));
         }
     }
 
@@ -125,12 +136,16 @@ impl Agent {
         &self,
         submit: worker::Submit,
         outbox: &Arc<Outbox>,
+        pending: &mut PendingRules,
     ) -> Result<(), (ErrorKind, String)> {
         let request_id = submit.request_id;
         // Before the look at the drain: one that begins now waits for it.
         let ticket = self.in_flight.enter();
-        let (place, request, metadata) = self.receive(submit)?;
+        let (place, mut request, metadata) = self.receive(submit)?;
         let (handle, key) = (&self.workers[place], request.key);
+        let ready = self.setup.rules.ready(&request.sampling);
+        let is_ready = ready.is_some();
+        request.rules = ready.unwrap_or_default();
         let limit = self.setup.max_requests_per_stream;
         outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
             match refused {
@@ -145,6 +160,10 @@ impl Agent {
         })?;
         let submission =
             Submission { request, request_id, metadata, outbox: outbox.clone(), ticket };
+        if !is_ready {
+            pending.begin(self.setup.rules.clone(), place, submission);
+            return Ok(());
+        }
         handle.command(Command::Submit(submission)).inspect_err(|_| {
             outbox.push(&mut vec![], &mut vec![request_id]);
         })
@@ -160,9 +179,13 @@ impl Agent {
         }
         let place = self.place(submit.worker_id, submit.rank)?;
         let key = RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed));
-        let invalid = |message| (ErrorKind::Invalid, message);
+        let invalid = |message: String| (ErrorKind::Invalid, message);
         let metadata = RequestMetadata::take(&mut submit).map_err(invalid)?;
-        Ok((place, translate::request(submit, key).map_err(invalid)?, metadata))
+        let request = translate::request(submit, key).map_err(invalid)?;
+        if request.sampling.thought_limit.is_some() && !self.setup.rules.makes() {
+            return Err(invalid("thought_limit: the engine here does not bound thoughts".into()));
+        }
+        Ok((place, request, metadata))
     }
 
     /// Has a worker compute a prompt for another agent's.
@@ -170,13 +193,15 @@ impl Agent {
         let invalid = |message: String| (ErrorKind::Invalid, message);
         let submit = asked.submit.ok_or_else(|| invalid("submit: it is missing".into()))?;
         let ticket = self.in_flight.enter();
-        let (place, request, metadata) = self.receive(submit)?;
+        let (place, mut request, metadata) = self.receive(submit)?;
         if metadata.prefill.is_some() {
             return Err(invalid("submit.prefill: a prefill has no prefill of its own".into()));
         }
         let told = Some(asked.handover_json).filter(|json| !json.is_empty());
         let handover = told.map(|json| metadata::handover("handover_json", json)).transpose();
         let handover = handover.map_err(invalid)?;
+        let rules = self.setup.rules.clone().make(request.sampling.clone());
+        request.rules = rules.await.map_err(invalid)?;
         let (answer, answered) = oneshot::channel();
         let mut asked =
             PendingPrefill { commands: &self.workers[place].commands, key: Some(request.key) };
@@ -216,19 +241,28 @@ impl Agent {
         outbox: Arc<Outbox>,
         mut gone: oneshot::Receiver<()>,
     ) {
+        let mut pending = PendingRules::default();
         loop {
             let input = tokio::select! {
                 input = inputs.message() => input,
+                ruled = pending.next() => {
+                    self.submit_ready(ruled);
+                    continue;
+                }
                 _ = &mut gone => break,
                 () = self.setup.ended.wait() => break,
             };
             match input {
                 Ok(Some(GenerateInput { input: Some(Input::Submit(submit)) })) => {
-                    self.submit(submit, &outbox);
+                    self.submit(submit, &outbox, &mut pending);
                 }
                 Ok(Some(GenerateInput { input: Some(Input::Cancel(cancel)) })) => {
-                    if let Some(route) = outbox.route(cancel.request_id) {
-                        self.cancel(vec![route]).await;
+                    match outbox.route(cancel.request_id) {
+                        Some(route) if pending.cancel(route.key, &outbox) => {
+                            self.setup.metrics.ended(Outcome::cancelled);
+                        }
+                        Some(route) => self.cancel(vec![route]).await,
+                        None => {}
                     }
                 }
                 // A kind of input that a later version may send.
@@ -375,30 +409,9 @@ impl Worker for Service {
     }
 }
 
-/// A snapshot in chunks of one medium each; at least one, since also an empty worker has a
-/// generation and a next number.
-fn chunks(mut snapshot: Snapshot) -> Vec<Result<SnapshotChunk, Status>> {
-    snapshot.blocks.sort_by_key(|(_, medium)| *medium);
-    let chunk = |blocks: &[(SequenceHash, Medium)]| {
-        let medium = blocks.first().map_or(Medium::Device, |(_, medium)| *medium);
-        Ok(SnapshotChunk {
-            generation: snapshot.generation.0,
-            next_sequence: snapshot.next_sequence,
-            sequence_hashes: blocks.iter().map(|(hash, _)| hash.0).collect(),
-            medium: worker::Medium::from(medium).into(),
-        })
-    };
-    if snapshot.blocks.is_empty() {
-        return vec![chunk(&[])];
-    }
-    let of_medium = snapshot.blocks.chunk_by(|one, next| one.1 == next.1);
-    of_medium.flat_map(|blocks| blocks.chunks(HASHES_PER_CHUNK)).map(chunk).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_protos::Generation;
 
     #[tokio::test(start_paused = true)]
     async fn a_client_hears_of_the_agent_while_its_requests_compute() {
@@ -419,28 +432,5 @@ mod tests {
         outbox.push_last(worker::Output { request_id: 7, ..Default::default() });
         assert_eq!(next().await, Ok((1, true)));
         assert!(next().await.is_err());
-    }
-
-    #[test]
-    fn a_snapshot_says_where_each_block_is() {
-        let blocks = |numbers: std::ops::Range<u64>, medium| {
-            numbers.map(move |number| (SequenceHash(number), medium)).collect::<Vec<_>>()
-        };
-        let (host, device) = (blocks(0..3, Medium::Host), blocks(3..70_000, Medium::Device));
-        let blocks = [host, device].concat();
-        let told = |blocks| {
-            let snapshot = Snapshot { generation: Generation(7), next_sequence: 5, blocks };
-            chunks(snapshot).into_iter().map(|chunk| chunk.expect("no chunk is an error"))
-        };
-        let mut heard = Vec::new();
-        for chunk in told(blocks.clone()) {
-            assert_eq!((chunk.generation, chunk.next_sequence), (7, 5));
-            assert!(chunk.sequence_hashes.len() <= HASHES_PER_CHUNK);
-            let medium = Medium::from(chunk.medium());
-            heard.extend(chunk.sequence_hashes.iter().map(|hash| (SequenceHash(*hash), medium)));
-        }
-        heard.sort();
-        assert_eq!(heard, blocks);
-        assert_eq!(told(Vec::new()).count(), 1);
     }
 }

@@ -2,7 +2,7 @@
 //! wrong without the engine's help is found here.
 
 use stator_dialect::{Delta, Finish};
-use stator_engine::{FinishReason, Refusal, Request, RequestKey};
+use stator_engine::{AnswerRules, FinishReason, Refusal, Request, RequestKey};
 use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use stator_protos::worker::{self, ErrorKind};
 use std::sync::Arc;
@@ -51,6 +51,7 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
         sampling: Arc::new(sampling),
         cache_salt: Some(submit.cache_salt).filter(|salt| !salt.is_empty()),
         named: None,
+        rules: AnswerRules::default(),
     })
 }
 

@@ -7,6 +7,7 @@ use crate::metrics::AgentMetrics;
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::listen::{self, Listener};
 use crate::request_plane::metadata::PrefillWorker;
+use crate::request_plane::rules::RuleDesk;
 use crate::request_plane::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use futures::FutureExt;
@@ -68,6 +69,7 @@ impl Pair {
             record: shown,
             max_requests_per_stream: 100,
             metrics: AgentMetrics::default(),
+            rules: Arc::new(RuleDesk::new(None)),
             ended,
         };
         let agent = Arc::new(service::Agent::new(vec![handle], setup));

@@ -92,6 +92,7 @@ pub(crate) async fn start(
         workers: (0..description.ranks.max(1)).map(worker).collect(),
         profile: profile(&settings, &description),
         desk: tiers.as_ref().map(TierService::desk).unwrap_or_default(),
+        rules: None,
         engines: ModelEngines::Stock(Box::new(StockEngine {
             settings,
             probe,

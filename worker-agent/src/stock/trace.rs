@@ -37,7 +37,7 @@ impl TracedRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_engine::RequestKey;
+    use stator_engine::{AnswerRules, RequestKey};
     use stator_protos::worker::Sampling;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -57,6 +57,7 @@ mod tests {
             sampling: Sampling::neutral().into(),
             cache_salt: None,
             named: None,
+            rules: AnswerRules::default(),
         };
         TracedRequest::begin("worker.generate", &request, &metadata).told()
     }

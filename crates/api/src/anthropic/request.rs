@@ -9,6 +9,7 @@ use crate::json::{Json, Text};
 use crate::openai::body::{self, Body};
 use crate::openai::{ApiError, chat};
 use crate::request::{GenerateRequest, Input};
+use crate::thoughts;
 use crate::tree::{JsonPath, Members, object};
 use stator_body::Api;
 use std::borrow::Cow;
@@ -34,7 +35,7 @@ const OWN_WORDS: [(&str, &str); 4] = [
 /// exclude each other.
 pub fn read<'a>(bytes: &'a [u8], notes: &FieldNotes) -> Result<GenerateRequest<'a>, ApiError> {
     let body: MessagesBody<'_> = body::parse_as(bytes)?;
-    notes.settle(Api::Messages, "", &body.strangers, MessagesBody::FIELDS)?;
+    settle(&body, Api::Messages, notes)?;
     if body.max_tokens.is_none() {
         return Err(ApiError::missing("max_tokens"));
     }
@@ -51,21 +52,32 @@ pub fn read_count<'a>(
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
     let body: MessagesBody<'_> = body::parse_as(bytes)?;
-    notes.settle(Api::CountTokens, "", &body.strangers, MessagesBody::FIELDS)?;
+    settle(&body, Api::CountTokens, notes)?;
     check(body, notes)
+}
+
+fn settle(body: &MessagesBody<'_>, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
+    notes.settle(api, "", &body.strangers, MessagesBody::FIELDS)?;
+    match &body.nvext {
+        Some(extensions) => extensions.settle(api, notes),
+        None => Ok(()),
+    }
 }
 
 fn check<'a>(
     mut body: MessagesBody<'a>,
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
-    let thinking = body.thinking.take().map(|thinking| tools::thinking(thinking, notes));
-    let thinking = thinking.transpose()?.flatten();
+    let path = JsonPath::Field(notes, "thinking");
+    let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
+    let thinking = thinking.transpose()?.unwrap_or_default();
     let checked = chat::check(chat_body(body, notes)?);
     let mut request = checked.map_err(|error| error.renamed(&OWN_WORDS))?;
     if let Input::Conversation(conversation) = &mut request.input {
-        conversation.thinking = thinking;
+        // An effort alone switches nothing on here.
+        conversation.thinking = None;
     }
+    thinking.apply(&mut request, true)?;
     Ok(request)
 }
 

@@ -81,27 +81,3 @@ pub(super) fn choice<'a>(
     choice.refuse_rest()?;
     Ok(ChosenTools { choice: chosen, parallel })
 }
-
-/// Reads `thinking`: whether the model is to think, if the client says so.
-///
-/// # Errors
-///
-/// 400 for a type that is none.
-pub(super) fn thinking(thinking: Json<'_>, notes: &FieldNotes) -> Result<Option<bool>, ApiError> {
-    let path = JsonPath::Field(notes, "thinking");
-    let mut thinking = Members::of(thinking, path)?;
-    let enabled = match &*thinking.required_text("type")? {
-        "enabled" => Some(true),
-        "disabled" => Some(false),
-        "adaptive" | "between_tools" => None,
-        kind => {
-            let fault =
-                format!("is {kind:?}, it must be \"enabled\", \"disabled\" or \"adaptive\"");
-            return Err(JsonPath::Member(&path, "type").invalid(fault));
-        }
-    };
-    thinking.ignore("budget_tokens");
-    thinking.ignore("display");
-    thinking.refuse_rest()?;
-    Ok(enabled)
-}

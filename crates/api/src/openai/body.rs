@@ -16,6 +16,8 @@ use stator_protos::sampling::Number;
 pub const TOKEN_DATA: &str = "nvext.token_data";
 /// Path of NVIDIA Dynamo's cache salt in a request, in the words of error messages.
 pub const EXTENSION_SALT: &str = "nvext.cache_salt";
+/// Path of an agent's wish for its next turn, in the words of error messages.
+const SPECULATIVE_PREFILL: &str = "nvext.agent_hints.speculative_prefill";
 
 client_object! {
     /// Every field of `/v1/chat/completions` and `/v1/completions` that is read here, unchecked.
@@ -63,6 +65,9 @@ client_object! {
         pub documents: Option<Json<'a>>,
         pub chat_template_kwargs: Option<Json<'a>>,
         pub reasoning_effort: Option<Text<'a>>,
+        pub thinking: Option<Json<'a>>,
+        pub thinking_token_budget: Option<i64>,
+        pub thinking_budget: Option<i64>,
         pub response_format: Option<Json<'a>>,
         pub structured_outputs: Option<Json<'a>>,
         pub guided_json: Option<Json<'a>>,
@@ -101,6 +106,56 @@ client_object! {
         pub token_data: Option<Vec<u32>>,
         /// A cache salt beside the request's own.
         pub cache_salt: Option<Text<'a>>,
+        /// Most tokens of thoughts.
+        pub max_thinking_tokens: Option<i64>,
+        /// What an agent knows of its request; [`crate::steering`] obeys it.
+        pub agent_hints: Option<AgentHints<'a>>,
+    }
+}
+
+client_object! {
+    /// `nvext.agent_hints`.
+    pub struct AgentHints<'a> {
+        /// Larger is sooner.
+        pub priority: Option<i64>,
+        /// Larger is sooner, before any other priority; zero says nothing.
+        pub strict_priority: Option<i64>,
+        /// Tokens that the answer is expected to have.
+        pub osl: Option<i64>,
+        /// Has the next turn of the conversation computed before it is asked for.
+        pub speculative_prefill: Option<bool>,
+    }
+}
+
+impl Extensions<'_> {
+    /// Settles the members that nobody reads.
+    ///
+    /// # Errors
+    ///
+    /// 400 for the first that would change the answer, or that no API has.
+    pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
+        notes.settle(api, "nvext.", &self.strangers, Self::FIELDS)?;
+        match &self.agent_hints {
+            Some(hints) => hints.settle(api, notes),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AgentHints<'_> {
+    /// Settles the members that nobody reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`Extensions::settle`].
+    pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
+        notes.settle(api, "nvext.agent_hints.", &self.strangers, Self::FIELDS)?;
+        let has_turns = [Api::ChatCompletions, Api::Messages, Api::CountTokens].contains(&api);
+        if self.speculative_prefill == Some(true) && !has_turns {
+            let message = format!("{SPECULATIVE_PREFILL}: only chats and messages have turns");
+            return Err(ApiError::unsupported(SPECULATIVE_PREFILL, message));
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +183,7 @@ impl Body<'_> {
             notes.settle(api, "stream_options.", &options.strangers, StreamOptions::FIELDS)?;
         }
         if let Some(extensions) = &self.nvext {
-            notes.settle(api, "nvext.", &extensions.strangers, Extensions::FIELDS)?;
+            extensions.settle(api, notes)?;
         }
         match self.service_tier.as_ref().map(|tier| &*tier.0) {
             None => Ok(()),

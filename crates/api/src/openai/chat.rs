@@ -9,7 +9,9 @@ use crate::conversation::{Conversation, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::request::{GenerateRequest, Input};
+use crate::thoughts;
 use crate::tools::{ToolChoice, ToolUse};
+use crate::tree::JsonPath;
 use stator_body::Api;
 use std::borrow::Cow;
 
@@ -35,9 +37,16 @@ pub fn read_noting<'a>(
     bytes: &'a [u8],
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
-    let body = body::parse(bytes)?;
+    let mut body = body::parse(bytes)?;
     body.settle(Api::ChatCompletions, notes)?;
-    check(body)
+    let path = JsonPath::Field(notes, "thinking");
+    let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
+    let thinking = thinking.transpose()?;
+    let mut request = check(body)?;
+    if let Some(thinking) = thinking {
+        thinking.apply(&mut request, false)?;
+    }
+    Ok(request)
 }
 
 /// Checks a body, whichever API it came by.
@@ -52,7 +61,8 @@ pub(crate) fn check(mut body: Body<'_>) -> Result<GenerateRequest<'_>, ApiError>
             "chats take messages; prompt belongs to /v1/completions",
         ));
     }
-    let options = options::check(&body, logprobs(&body)?)?;
+    let mut options = options::check(&body, logprobs(&body)?)?;
+    options.thought_budget = thoughts::budget(&body)?;
     let model = options::model(&mut body)?.0;
     let tools::ChatTools { definitions, tool_use } = tools::read(&mut body)?;
     let conversation = conversation(&mut body, definitions, tool_use.as_ref())?;

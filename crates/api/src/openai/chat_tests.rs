@@ -76,6 +76,7 @@ fn every_option_is_read() {
         skip_special_tokens: false,
         include_stop_str_in_output: true,
         include_reasoning: true,
+        thought_budget: None,
         return_token_ids: true,
         stream: true,
         include_usage: true,

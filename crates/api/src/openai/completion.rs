@@ -73,6 +73,8 @@ pub fn read_noting<'a>(
 
 /// Refuses fields that say something about a conversation, or about calls of tools.
 fn refuse_fields_of_chats(body: &Body<'_>) -> Result<(), ApiError> {
+    let extensions = body.nvext.as_ref();
+    let bounds_thoughts = extensions.is_some_and(|it| it.max_thinking_tokens.is_some());
     let fields = [
         ("tools", body.tools.is_some()),
         ("tool_choice", body.tool_choice.is_some()),
@@ -80,6 +82,10 @@ fn refuse_fields_of_chats(body: &Body<'_>) -> Result<(), ApiError> {
         ("documents", body.documents.is_some()),
         ("chat_template_kwargs", body.chat_template_kwargs.is_some()),
         ("reasoning_effort", body.reasoning_effort.is_some()),
+        ("thinking", body.thinking.is_some()),
+        ("thinking_token_budget", body.thinking_token_budget.is_some()),
+        ("thinking_budget", body.thinking_budget.is_some()),
+        ("nvext.max_thinking_tokens", bounds_thoughts),
         ("add_generation_prompt", body.add_generation_prompt.is_some()),
         ("continue_final_message", body.continue_final_message.is_some()),
     ];

@@ -2,6 +2,7 @@
 
 use crate::json::{Json, Text};
 use crate::object::client_object;
+use crate::openai::body::AgentHints;
 use crate::openai::fields::{OneOrMany, RawPrompt};
 
 client_object! {
@@ -57,5 +58,7 @@ client_object! {
     pub struct PooledExtensions<'a> {
         /// A cache salt beside the request's own.
         pub cache_salt: Option<Text<'a>>,
+        /// What an agent knows of its request.
+        pub agent_hints: Option<AgentHints<'a>>,
     }
 }

@@ -250,6 +250,9 @@ impl Salts {
     ) -> Result<Self, ApiError> {
         if let Some(extensions) = &extensions {
             notes.settle(api, "nvext.", &extensions.strangers, PooledExtensions::FIELDS)?;
+            if let Some(hints) = &extensions.agent_hints {
+                hints.settle(api, notes)?;
+            }
         }
         let extension = extensions.and_then(|extensions| extensions.cache_salt);
         let extension = extension.filter(|salt| !salt.0.is_empty());

@@ -6,7 +6,7 @@ use super::items::ItemReader;
 use super::tools;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
-use crate::openai::body::{self, Body, Extensions};
+use crate::openai::body::{self, Body};
 use crate::openai::fields::FlagOrCount;
 use crate::openai::{ApiError, chat};
 use crate::request::GenerateRequest;
@@ -65,7 +65,7 @@ pub fn parse<'a>(bytes: &'a [u8], notes: &FieldNotes) -> Result<ResponsesBody<'a
         notes.settle(api, "stream_options.", &options.strangers, ResponseStreamOptions::FIELDS)?;
     }
     if let Some(extensions) = &body.nvext {
-        notes.settle(api, "nvext.", &extensions.strangers, Extensions::FIELDS)?;
+        extensions.settle(api, notes)?;
     }
     for (name, is_there) in
         [("user", body.user.is_some()), ("safety_identifier", body.safety_identifier.is_some())]

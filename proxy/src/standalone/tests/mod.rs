@@ -123,6 +123,7 @@ fn loaded(step: Duration) -> LoadedModel {
         },
         files: vec![("tokenizer.json".into(), b"{}".to_vec())],
         engines: vec![engine(), engine()],
+        rules: None,
     }
 }
 

@@ -45,6 +45,9 @@ struct Count {
 /// `logits` has one value per token of the vocabulary, at least one. Equal logits are decided for
 /// the lowest token id where the choice is greedy.
 pub fn sample(logits: &[f32], draw: &Draw<'_>, scratch: &mut Scratch) -> u32 {
+    if let Some(token) = draw.forced {
+        return token;
+    }
     let sampling = draw.sampling;
     scratch.logits.clear();
     scratch.logits.extend_from_slice(logits);

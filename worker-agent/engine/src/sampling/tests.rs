@@ -5,7 +5,7 @@ use super::*;
 const EOS: &[u32] = &[0];
 
 fn draw<'a>(sampling: &'a Sampling, tokens: &'a [u32], prompt: usize) -> Draw<'a> {
-    Draw { sampling, choice: 0, tokens, prompt, eos_token_ids: EOS, guide: None }
+    Draw { sampling, choice: 0, tokens, prompt, eos_token_ids: EOS, guide: None, forced: None }
 }
 
 fn choose(logits: &[f32], sampling: &Sampling, tokens: &[u32], prompt: usize) -> u32 {
@@ -231,6 +231,13 @@ fn a_form_rules_tokens_out_whatever_the_logits_say() {
         }
         assert!(answer == [2, 3, 0] || temperature > 0.0 && answer == [2, 1, 0], "{answer:?}");
     }
+}
+
+#[test]
+fn a_forced_token_comes_whatever_the_logits_say() {
+    let sampling = Sampling::neutral();
+    let draw = Draw { forced: Some(2), ..draw(&sampling, &[1], 0) };
+    assert_eq!(sample(&[9.0, 9.0, f32::NEG_INFINITY], &draw, &mut Scratch::default()), 2);
 }
 
 #[test]

@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
-use stator_guide::{Guide, GuideFactory};
 use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::load::Load;
 use stator_protos::name::NameRoot;
@@ -60,8 +59,6 @@ pub struct Scheduler<C> {
     kept: FxHashMap<RequestKey, KeptPrompt>,
     /// KV outside the engine's memory.
     outer: Option<OuterKv>,
-    /// Forms of answers, where the model's vocabulary is known.
-    guides: Option<GuideFactory>,
     /// Reused from step to step.
     results: Vec<ItemResult>,
 }
@@ -87,7 +84,6 @@ impl<C: Compute> Scheduler<C> {
             rest: Rest::Awake,
             kept: FxHashMap::default(),
             outer: None,
-            guides: None,
             results: Vec::new(),
             options,
         })
@@ -98,11 +94,6 @@ impl<C: Compute> Scheduler<C> {
         let EngineOptions { total_blocks, max_running, .. } = self.options;
         self.outer = Some(OuterKv::new(tiers, total_blocks, max_running));
         self
-    }
-
-    /// Gives answers the form that requests ask for.
-    pub fn with_guides(self, guides: GuideFactory) -> Self {
-        Self { guides: Some(guides), ..self }
     }
 
     /// Longest prompt and answer together, in tokens: the least of the model's context length,
@@ -163,16 +154,26 @@ impl<C: Compute> Scheduler<C> {
         Ok(())
     }
 
-    /// The guide of a request whose answer has a form.
-    fn guide(&self, request: &Request) -> Result<Option<Guide>, Refusal> {
-        let Some(form) = request.sampling.form() else { return Ok(None) };
-        let Some(guides) = &self.guides else {
+    /// Checks that a request has the rules that it asks for.
+    fn check_rules(&self, request: &Request) -> Result<(), Refusal> {
+        let (sampling, rules) = (&request.sampling, &request.rules);
+        if let Some(form) = sampling.form().filter(|_| rules.guide.is_none()) {
             let name = form.name();
             let message = format!("guide: the engine here has no guided decoding ({name})");
             return Err(Refusal::Invalid(message));
-        };
-        let guide = guides.compile(form);
-        guide.map(Some).map_err(|error| Refusal::Invalid(format!("guide: {error}")))
+        }
+        let Some(limit) = &sampling.thought_limit else { return Ok(()) };
+        if rules.thoughts.is_none() {
+            let message = "thought_limit: the engine here does not bound thoughts";
+            return Err(Refusal::Invalid(message.into()));
+        }
+        let vocab = self.model.vocab_size;
+        match limit.end_tokens.iter().find(|token| **token >= vocab) {
+            None => Ok(()),
+            Some(token) => Err(Refusal::Invalid(format!(
+                "thought_limit: token id {token} is not below the vocabulary size {vocab}"
+            ))),
+        }
     }
 
     fn too_long(&self, length: usize, limit: u32) -> String {
@@ -355,10 +356,10 @@ impl<C: Compute> Engine for Scheduler<C> {
         if waiting + request.choices as usize > limit as usize {
             return Err(Refusal::QueueFull { waiting: waiting as u32, limit });
         }
-        let guide = self.guide(&request)?;
+        self.check_rules(&request)?;
         let named = request.named.take().unwrap_or_else(|| self.unnamed(&request));
         let pooling = request.sampling.pooled.then_some(self.options.pooling);
-        let sequence = Sequence::new(request, named, guide).pooled_by(pooling);
+        let sequence = Sequence::new(request, named).pooled_by(pooling);
         self.waiting.push_back(sequence);
         Ok(())
     }

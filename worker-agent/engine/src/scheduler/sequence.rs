@@ -8,8 +8,10 @@ use crate::compute::{Compute, Draw, Item, ItemResult, PoolItem};
 use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};
 use crate::tiers::{OuterBlock, OuterTiers};
-use crate::{Finish, FinishReason, ModelInfo, Output, Pooling, Request, RequestKey, TokenLogprobs};
-use stator_guide::Guide;
+use crate::{
+    AnswerRules, Finish, FinishReason, ModelInfo, Output, Pooling, Request, RequestKey,
+    TokenLogprobs,
+};
 use stator_protos::worker::Sampling;
 
 /// Prompt tokens computed in one step where logprobs of each are wanted: bounds the logits held.
@@ -40,8 +42,8 @@ pub(super) struct Sequence {
     cached: Option<usize>,
     prompt_logprobs: Vec<TokenLogprobs>,
     wants_prompt_logprobs: bool,
-    /// The form of the answer, which has followed it so far.
-    guide: Option<Guide>,
+    /// Rules of the answer, which have followed it so far.
+    rules: AnswerRules,
     /// How a vector is made of the prompt, where one is wanted in the place of an answer.
     pooling: Option<Pooling>,
     /// What is there of that vector; with [`Pooling::Mean`] the sum over the computed tokens.
@@ -60,7 +62,7 @@ struct Origin {
 
 impl Sequence {
     /// The first choice of a request, whose blocks are called as `named` says.
-    pub(super) fn new(request: Request, named: NamedBlocks, guide: Option<Guide>) -> Self {
+    pub(super) fn new(request: Request, named: NamedBlocks) -> Self {
         let origin = Origin {
             key: request.key,
             prompt: request.tokens.len() - request.resumed,
@@ -69,7 +71,10 @@ impl Sequence {
         };
         let wanted = origin.sampling.prompt_logprobs.is_some();
         let mut first = Self::start(origin, request.first_choice, request.tokens, named);
-        first.guide = guide;
+        first.rules = request.rules;
+        for token in &first.tokens[first.origin.prompt..] {
+            first.rules.advance(*token);
+        }
         first.siblings = request.choices - 1;
         first.wants_prompt_logprobs = wanted && request.resumed == 0;
         first
@@ -91,7 +96,7 @@ impl Sequence {
             cached: None,
             prompt_logprobs: Vec::new(),
             wants_prompt_logprobs: false,
-            guide: None,
+            rules: AnswerRules::default(),
             pooling: None,
             pooled: Vec::new(),
         }
@@ -109,8 +114,8 @@ impl Sequence {
         let named = self.named.of_prefix(prompt.len());
         let choice = |n| {
             let mut sibling = Self::start(self.origin.clone(), n, prompt.to_vec(), named.clone());
-            // This one has no token yet, so its guide stands at the beginning.
-            sibling.guide.clone_from(&self.guide);
+            // This one has no token yet, so its rules stand at the beginning.
+            sibling.rules = self.rules.clone();
             sibling
         };
         numbers.skip(1).map(choice).collect()
@@ -265,7 +270,8 @@ impl Sequence {
             tokens: &self.tokens,
             prompt: self.origin.prompt,
             eos_token_ids: &model.eos_token_ids,
-            guide: self.guide.as_ref(),
+            guide: self.rules.guide.as_ref(),
+            forced: self.rules.forced(),
         });
         let wanted = self.origin.sampling.prompt_logprobs;
         Item {
@@ -347,9 +353,7 @@ impl Sequence {
         // The first output alone says what was cached.
         let first = self.tokens.len() == self.origin.submitted;
         self.tokens.push(token);
-        if let Some(guide) = &mut self.guide {
-            guide.advance(token);
-        }
+        self.rules.advance(token);
         self.decoding = true;
         self.wants_prompt_logprobs = false;
         let reason = self.reason_to_end(token, model, context_length);
@@ -379,7 +383,7 @@ impl Sequence {
         let sampling = &self.origin.sampling;
         let generated = self.tokens.len() - self.origin.prompt;
         let eos = model.eos_token_ids.contains(&token);
-        if eos && self.guide.is_some() {
+        if eos && self.rules.guide.is_some() {
             // A form ends with its end: nothing could come behind it.
             return Some(FinishReason::Stop(token));
         }

@@ -139,7 +139,7 @@ impl SimCompute {
             logprob: 0.0,
             top: std::iter::repeat_n((token, 0.0), wanted.min(1) as usize).collect(),
         };
-        let token = item.draw.as_ref().map(|draw| self.token(draw));
+        let token = item.draw.as_ref().map(|draw| draw.forced.unwrap_or_else(|| self.token(draw)));
         let wanted = item.draw.and_then(|draw| draw.sampling.logprobs);
         let prompt_logprobs = item.prompt_logprobs.map_or_else(Vec::new, |wanted| {
             let following = &item.tokens[item.start + 1..item.tokens.len().min(item.end + 1)];

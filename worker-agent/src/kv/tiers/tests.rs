@@ -5,7 +5,7 @@ use crate::kv::lending::KvLending;
 use crate::kv::peers::{KvHolder, KvPeers};
 use stator_engine::cpu::{self, CpuEngine};
 use stator_engine::model_files::ModelFiles;
-use stator_engine::{Engine, EngineOptions, Request, RequestKey, Step};
+use stator_engine::{AnswerRules, Engine, EngineOptions, Request, RequestKey, Step};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::transfer::FleetKey;
 use stator_protos::worker::Sampling;
@@ -101,6 +101,7 @@ impl TieredWorker {
             sampling: Arc::new(sampling),
             cache_salt: None,
             named: None,
+            rules: AnswerRules::default(),
         };
         if let (Some(tiers), false) = (&self.tiers, holders.is_empty()) {
             self.engine.kv().reusable(&mut request);

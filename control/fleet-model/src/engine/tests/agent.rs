@@ -4,7 +4,7 @@
 use super::*;
 use stator_engine::options::{EngineOptions, ModelInfo};
 use stator_engine::sim::{SimEngine, SimOptions};
-use stator_engine::{Engine as _, Request, RequestKey, Step};
+use stator_engine::{AnswerRules, Engine as _, Request, RequestKey, Step};
 use stator_protos::worker::Sampling;
 use std::sync::Arc;
 
@@ -89,6 +89,7 @@ impl Driven for Agent {
             sampling: Arc::new(sampling),
             cache_salt: None,
             named: None,
+            rules: AnswerRules::default(),
         };
         self.engine.submit(request).expect("the request fits");
     }
