@@ -2,6 +2,7 @@
 
 use crate::support::{MODEL, chat, official_client, up};
 use serde_json::{Value, json};
+use stator_tests::soon;
 
 fn tools() -> Value {
     let schema = json!({"type": "object", "additionalProperties": false, "required": ["n"],
@@ -209,4 +210,50 @@ async fn grammars_in_ebnf_hold_the_answer() {
             "{error}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_turn_is_computed_before_it_is_asked_for() {
+    let up = up(&["--workers=1"]).await;
+    let tell = "Tell me about the garden and the house by the river.";
+    let mut first = chat(tell, 200);
+    // Thoughts, which the next turn does not have, and then a text of several blocks.
+    first["chat_template_kwargs"] = json!({"enable_thinking": true});
+    first["thinking_budget"] = json!(20);
+    first["guided_regex"] = json!("[a-z]{60}");
+    let cached = async |hints: Value| {
+        let mut first = first.clone();
+        first["cache_salt"] = json!(format!("{hints}"));
+        let mut next = first.clone();
+        first["nvext"] = json!({"agent_hints": hints});
+        let answer = up.client.post("/v1/chat/completions", &first).await.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        if hints["speculative_prefill"] == true {
+            soon("the turn is computed", async {
+                let computed = async || {
+                    let page = up.client.get("/metrics").await;
+                    String::from_utf8_lossy(&page.body).contains("turns_computed_total 1")
+                };
+                while !computed().await {}
+            })
+            .await;
+        }
+        let text = &answer["choices"][0]["message"]["content"];
+        next["messages"] = json!([{"role": "user", "content": tell},
+            {"role": "assistant", "content": text}, {"role": "user", "content": "And then?"}]);
+        let answer = up.client.post("/v1/chat/completions", &next).await.json();
+        let usage = &answer["usage"];
+        let prompt = usage["prompt_tokens"].as_u64().expect("a count");
+        (usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count"), prompt)
+    };
+    let (without, prompt) = cached(json!({"osl": 60})).await;
+    let (with, same) = cached(json!({"speculative_prefill": true})).await;
+    assert_eq!(prompt, same);
+    assert!(with >= without + 32, "{without} and {with} of {prompt}");
+    let mut completion = json!({"model": MODEL, "prompt": "x", "max_tokens": 1});
+    completion["nvext"] = json!({"agent_hints": {"speculative_prefill": true}});
+    let refused = up.client.post("/v1/completions", &completion).await;
+    let param = &refused.json()["error"]["param"];
+    let expected = json!("nvext.agent_hints.speculative_prefill");
+    assert_eq!((refused.status.as_u16(), param), (400, &expected));
 }

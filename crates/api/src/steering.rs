@@ -2,8 +2,8 @@
 //! them; their headers are in [`stator_protos::header`].
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
-//! `priority` or `nvext.agent_hints.priority`. The two fields of the body are read only where its
-//! bytes name them, so that all other requests are read once. How long it may wait stands in
+//! `priority` or `nvext.agent_hints`, which says how long the answer may get, too. The fields of the
+//! body are read only where its bytes name them, so that all other requests are read once. How long it may wait stands in
 //! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: what cannot be read of these
 //! two counts as not said.
 
@@ -13,7 +13,8 @@ pub use pins::Pins;
 
 use crate::object::client_object;
 use crate::openai::ApiError;
-use crate::openai::body::parse_as;
+use crate::openai::body::{AgentHints, parse_as};
+use crate::openai::options::integer;
 use memchr::memmem;
 use stator_placement::{Constraint, InvalidWeights, Label, Needs, PickError, Weights};
 use stator_protos::duration;
@@ -30,14 +31,24 @@ const LABEL_MAX_BYTES: usize = 256;
 /// Fields that steer, as a body writes them.
 const PRIORITY_FIELD: &str = r#""priority""#;
 const CONSTRAINTS_FIELD: &str = r#""routing_constraints""#;
+const HINTS_FIELD: &str = r#""agent_hints""#;
 /// Path of the labels in a body, in the words of error messages.
 const CONSTRAINTS: &str = "nvext.routing_constraints";
+/// Paths of an agent's hints, in the words of error messages.
+const STRICT: &str = "nvext.agent_hints.strict_priority";
+const EXPECTED: &str = "nvext.agent_hints.osl";
 
 /// A request's wishes for its worker, and its urgency.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steering {
     /// Larger is sooner.
     pub priority: i32,
+    /// Head start among requests of the same priority, in seconds.
+    pub jump_s: u32,
+    /// Tokens that the answer is expected to have, at least 1.
+    pub expected_tokens: Option<u32>,
+    /// Whether the conversation's next turn is to be computed once the answer is complete.
+    pub speculates: bool,
     /// Labels that it wants of its worker.
     pub needs: Option<Arc<Needs>>,
     /// The labels that they must have, as they were written.
@@ -109,16 +120,8 @@ client_object! {
 client_object! {
     /// Members of `nvext` that steer.
     struct SteeringExtensions<'a> {
-        agent_hints: Option<Hints<'a>>,
+        agent_hints: Option<AgentHints<'a>>,
         routing_constraints: Option<Constraints<'a>>,
-    }
-}
-
-client_object! {
-    /// `nvext.agent_hints`.
-    struct Hints<'a> {
-        /// Larger is sooner.
-        priority: Option<i64>,
     }
 }
 
@@ -132,7 +135,8 @@ client_object! {
 
 impl Steering {
     /// Reads a body that is known to be a request, and what its headers say but for pins. A priority
-    /// beyond `priority_max` either way counts as that.
+    /// beyond `priority_max` either way counts as that. Where an agent gives a strict priority, its
+    /// other one is a head start in seconds, as in Dynamo's queue.
     ///
     /// # Errors
     ///
@@ -142,18 +146,26 @@ impl Steering {
         said: SteeringHeaders<'_>,
         priority_max: i32,
     ) -> Result<Self, ApiError> {
-        let body = SteeringFields::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD])?;
+        let body = SteeringFields::read(body, &[PRIORITY_FIELD, CONSTRAINTS_FIELD, HINTS_FIELD])?;
         let extensions = body.nvext.unwrap_or_default();
-        let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
+        let hints = extensions.agent_hints.unwrap_or_default();
         let (least, most) = (-i64::from(priority_max), i64::from(priority_max));
-        let priority = match (hinted, body.priority) {
-            (Some(hinted), _) => hinted.clamp(least, most),
-            (None, Some(priority)) => -priority.clamp(least, most),
-            (None, None) => 0,
+        let strict = hints.strict_priority.filter(|strict| *strict != 0);
+        let strict = integer(STRICT, strict, 0..=i64::from(u32::MAX))?;
+        let (priority, jump) = match (strict, hints.priority, body.priority) {
+            (Some(strict), hinted, _) => (i64::from(strict), hinted.unwrap_or(0)),
+            (None, Some(hinted), _) => (hinted, 0),
+            (None, None, Some(priority)) => (-priority.clamp(least, most), 0),
+            (None, None, None) => (0, 0),
         };
-        // It is between two numbers of 32 bits.
-        let priority = priority as i32;
-        Ok(Self { priority, ..Self::of_labels(extensions.routing_constraints, said)? })
+        Ok(Self {
+            // Both are between two numbers of 32 bits.
+            priority: priority.clamp(least, most) as i32,
+            jump_s: jump.clamp(0, most) as u32,
+            speculates: hints.speculative_prefill == Some(true),
+            expected_tokens: integer(EXPECTED, hints.osl, 1..=i64::from(u32::MAX))?,
+            ..Self::of_labels(extensions.routing_constraints, said)?
+        })
     }
 
     /// Reads the fields for an endpoint picker. Its operator gives objectives their priorities: a
@@ -326,6 +338,26 @@ mod tests {
         check_priority(r#"{"prompt":"my \"priority\":7 is"}"#, 0);
         let all_alike = Steering::read(br#"{"priority":7}"#, SteeringHeaders::default(), 0);
         assert_eq!(all_alike.map(|steering| steering.priority), Ok(0));
+    }
+
+    #[test]
+    fn an_agents_hints_are_obeyed_or_refused_by_their_name() {
+        let hints = |hints: &str| {
+            let steering = read(&format!(r#"{{"nvext":{{"agent_hints":{hints}}}}}"#), None)?;
+            Ok::<_, String>((steering.priority, steering.jump_s, steering.expected_tokens))
+        };
+        assert_eq!(hints(r#"{"osl":900}"#), Ok((0, 0, Some(900))));
+        assert_eq!(hints(r#"{"strict_priority":3,"priority":7}"#), Ok((3, 7, None)));
+        assert_eq!(hints(r#"{"strict_priority":300,"priority":-7}"#), Ok((100, 0, None)));
+        assert_eq!(hints(r#"{"strict_priority":0,"priority":-7}"#), Ok((-7, 0, None)));
+        for (ill, name) in [
+            (r#"{"osl":0}"#, "nvext.agent_hints.osl is 0"),
+            (r#"{"osl":"long"}"#, "nvext.agent_hints.osl must be"),
+            (r#"{"strict_priority":-1}"#, "nvext.agent_hints.strict_priority is -1"),
+        ] {
+            let error = hints(ill).expect_err(ill);
+            assert!(error.contains(name), "{error}");
+        }
     }
 
     #[test]

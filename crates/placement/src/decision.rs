@@ -21,6 +21,8 @@ pub struct PlacementRequest<'a> {
     pub prompt_tokens: u32,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
+    /// Tokens that the answer is expected to have, if the client says so.
+    pub expected_output_tokens: Option<u32>,
     /// The only worker that may answer the request.
     pub pinned: Option<WorkerRank>,
     /// The only worker that may compute its prompt, if another than the one that answers; it
@@ -79,6 +81,14 @@ pub struct Decision {
     /// All workers that could have computed and answered the request, in order of their identity,
     /// if asked for.
     pub candidates: Vec<Candidate>,
+}
+
+impl PlacementRequest<'_> {
+    /// Tokens that the answer has as far as the request says: the expected ones, or else the most.
+    pub(crate) fn said_output_tokens(&self) -> Option<u32> {
+        let most = self.max_output_tokens.unwrap_or(u32::MAX);
+        self.expected_output_tokens.map(|expected| expected.min(most)).or(self.max_output_tokens)
+    }
 }
 
 impl Decision {

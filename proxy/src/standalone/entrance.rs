@@ -19,6 +19,8 @@ pub(crate) struct Prompt {
     pub(crate) tokens: u32,
     /// Most tokens of the answer, if limited.
     pub(crate) max_output_tokens: Option<u32>,
+    /// Tokens that the answer is expected to have, if its client says so.
+    pub(crate) expected_output_tokens: Option<u32>,
     /// Workers that failed it before: it goes there only where there is no other.
     pub(crate) excluded: Vec<WorkerRank>,
     /// The session that it belongs to.
@@ -48,6 +50,7 @@ impl Prompt {
             sequence: &self.sequence,
             prompt_tokens: self.tokens,
             max_output_tokens: self.max_output_tokens,
+            expected_output_tokens: self.expected_output_tokens,
             excluded: &self.excluded,
             session: self.session,
             needs: self.needs.as_deref(),

@@ -7,13 +7,14 @@ use super::config::ProxySettings;
 use super::encode::tokens;
 use super::fitting::fitted;
 use super::generate::PlacedWork;
+use super::next_turn::NextTurn;
 use super::plan::Plan;
 use super::reading::AnswerReading;
 use super::responses::{
     PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
 };
-use stator_api::anthropic::events::AnswerLimit;
 use super::thoughts::bound_thoughts;
+use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
 use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
@@ -21,6 +22,7 @@ use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
 use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, responses};
 use stator_model::Model;
+use stator_placement::profile::BOUNDS_THOUGHTS;
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
 use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID, KV_HOLDERS};
@@ -47,6 +49,8 @@ pub(crate) struct Job {
     pub response_id: Option<String>,
     /// Keeps the response.
     pub keeper: Option<ResponseKeeper>,
+    /// The turn after the answer, if it is to be computed ahead.
+    pub next_turn: Option<Box<NextTurn>>,
     pub plan: Plan,
 }
 
@@ -78,12 +82,12 @@ pub(crate) fn prepare(
         api => ReadRequest { request: stator_api::read(api, body, &notes)?, response: None },
     };
     let response = read.response;
+    let conversation = response.as_ref().map(|response| response.session.clone());
     let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } = read.request;
     let served = catalog.find(&model)?;
     trace.enter("tokenize");
     let echo = echoes(&served.model, &input);
     let prompts = match &response {
-    let conversation = response.as_ref().map(|response| response.session.clone());
         Some(response) if response.form.truncates => fitted(&served, input, &options)?,
         _ => tokens(&served.model, &input)?,
     };
@@ -103,12 +107,12 @@ pub(crate) fn prepare(
         }
         _ => None,
     };
+    let calls = reading.as_ref().is_some_and(AnswerReading::reads_calls);
+    let bounded = bound_thoughts(&served, &mut options, &prompts, calls, &notes)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let asked = AskedWork {
         model_name: &model_name,
         choices: options.n,
-    let calls = reading.as_ref().is_some_and(AnswerReading::reads_calls);
-    let bounded = bound_thoughts(&served, &mut options, &prompts, calls, &notes)?;
         guided: options.guide_field,
         salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
@@ -132,6 +136,7 @@ pub(crate) fn prepare(
         ignored,
         response_id,
         keeper,
+        next_turn: None,
         plan,
     })
 }
@@ -215,6 +220,8 @@ struct ReadRequest<'a> {
 /// A response that is asked for.
 struct NewResponse {
     id: String,
+    /// The first response of its conversation, whose prefixes the others share.
+    session: Arc<str>,
     form: ResponseForm,
     keeper: Option<ResponseKeeper>,
 }
@@ -226,18 +233,20 @@ fn read_response<'a>(
     client: Client<'_>,
     store: &SharedStore,
     earlier: &'a mut PreviousItems,
-    /// The first response of its conversation, whose prefixes the others share.
-    session: Arc<str>,
 ) -> Result<ReadRequest<'a>, ApiError> {
     let body = responses::parse(body, notes)?;
     // The tenant's, whatever prefixes the request shares: a client that reads a response again
     // has no body to say so.
     let space = client.space(None, None)?;
     let id = new_id();
+    let previous = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
+    let session = previous.as_ref().map_or_else(|| id.as_str().into(), |it| it.session.clone());
+    *earlier = previous.map(|previous| previous.items()).unwrap_or_default();
     let place = ResponsePlace { id: &id, keeps: store.keeps() };
     let CheckedResponse { request, form } = responses::check(body, earlier, place, notes)?;
     let keeping = ResponseKeeping {
         space,
+        session: session.clone(),
         earlier: earlier.clone(),
         input: form.input.clone(),
         background: form.background,
@@ -245,14 +254,10 @@ fn read_response<'a>(
     let keeper = form.store.then(|| ResponseKeeper::new(store.clone(), keeping));
     Ok(ReadRequest { request, response: Some(NewResponse { id, session, form, keeper }) })
 }
-    let previous = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
-    let session = previous.as_ref().map_or_else(|| id.as_str().into(), |it| it.session.clone());
-    *earlier = previous.map(|previous| previous.items()).unwrap_or_default();
 
 /// Tokens of the prompt that a body asks for.
 ///
 /// # Errors
-        session: session.clone(),
 ///
 /// 4xx, with the field at fault.
 pub(crate) fn count(

@@ -63,6 +63,7 @@ pub(crate) struct Metrics {
     pub cached_tokens: Counter,
     pub completion_tokens: Counter,
     pub migrations: Counter,
+    pub turns_computed: Counter,
     pub hang_ups: Counter,
     pub prompts_split: Counter,
     pub prompts_whole: Family<WholePrompt, Counter>,
@@ -99,6 +100,7 @@ impl Metrics {
             cached_tokens: Counter::default(),
             completion_tokens: Counter::default(),
             migrations: Counter::default(),
+            turns_computed: Counter::default(),
             hang_ups: Counter::default(),
             prompts_split: Counter::default(),
             prompts_whole: Family::default(),
@@ -188,6 +190,11 @@ impl Metrics {
             ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &self.cached_tokens),
             ("completion_tokens", "Tokens generated", &self.completion_tokens),
             ("migrations", "Requests continued on another worker", &self.migrations),
+            (
+                "turns_computed",
+                "Next turns computed before they were asked for",
+                &self.turns_computed,
+            ),
             ("hang_ups", "Requests whose client left early", &self.hang_ups),
             (
                 "prompts_split",

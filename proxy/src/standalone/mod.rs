@@ -25,6 +25,7 @@ mod listing;
 mod markup_args;
 pub(crate) mod metrics;
 mod no_split;
+mod next_turn;
 mod pass_through;
 mod place;
 mod placing;

@@ -31,6 +31,7 @@ pub(crate) fn entry(
     let prompt_tokens = tokens.len() as u32;
     QueueEntry {
         priority: plan.steering.priority,
+        jump: plan.steering.jump_s,
         flow: plan.flow,
         tokens: prompt_tokens,
         bytes: 4 * u64::from(prompt_tokens),
@@ -39,6 +40,7 @@ pub(crate) fn entry(
             sequence,
             tokens: prompt_tokens,
             max_output_tokens: Some(plan.sampling.max_tokens),
+            expected_output_tokens: plan.steering.expected_tokens,
             session: plan.session,
             needs: plan.steering.needs.clone(),
             pinned: plan.steering.pins.worker,

@@ -116,7 +116,12 @@ impl<'a> Run<'a> {
             if !std::mem::replace(&mut introduced, true) {
                 self.answer.begin(&mut writer, &mut events);
             }
-            self.answer.write(|delta, so_far| writer.delta(&mut events, delta, so_far));
+            self.answer.write(|delta, so_far| {
+                writer.delta(&mut events, delta, so_far);
+                if let Some(turn) = &mut self.job.next_turn {
+                    turn.take(delta);
+                }
+            });
             if !open {
                 writer.end(&mut events, self.answer.usage());
                 // Before the client has its end, and may come back to it.
@@ -141,6 +146,9 @@ impl<'a> Run<'a> {
         let mut body = Vec::new();
         let calls = self.answer.calls();
         let choices = self.answer.deltas(&calls);
+        if let Some(turn) = &mut self.job.next_turn {
+            choices.iter().for_each(|delta| turn.take(delta));
+        }
         let usage = self.answer.usage();
         let response = push_answer(&mut body, &self.job.form, &identity, &choices, usage);
         self.keep(response.as_ref());
@@ -219,6 +227,13 @@ impl<'a> Run<'a> {
     /// Tokens of the request so far.
     pub(crate) fn usage(&self) -> Usage {
         self.answer.usage()
+    }
+
+    /// Has the turn after the answer computed, if the request asks for that.
+    pub(crate) fn begin_next_turn(&mut self, priority: i32) {
+        if let Some(turn) = self.job.next_turn.take() {
+            turn.begin(&self.job, self.metrics, priority);
+        }
     }
 
     /// Counts the request's tokens and times.

@@ -13,6 +13,7 @@ use super::generate::Generation;
 use super::job::{self, Job};
 use super::listing;
 use super::metrics::{Metrics, Outcome};
+use super::next_turn::NextTurn;
 use super::pass_through::{PassThrough, PassedRequest};
 use super::responses::background::{BackgroundWork, follow};
 use super::responses::{ResponseKeeper, SharedStore, previous};
@@ -336,6 +337,7 @@ impl Service {
         written
     }
 
+        run.begin_next_turn(-self.settings.priority_max);
     fn run_limits(&self) -> RunLimits {
         RunLimits {
             first_token: self.settings.first_token_timeout,
@@ -418,11 +420,15 @@ impl Service {
         beside(body, read)
     }
 
-    /// Makes of a body what the workers need; the body is not kept.
+    /// Makes of a body what the workers need. The body is kept only for a next turn.
     fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
-        beside(&body, || {
+        let mut job = beside(&body, || {
             job::prepare(&body, api, &self.catalog, client, &self.settings, &self.store)
-        })
+        })?;
+        if job.plan.steering.speculates {
+            job.next_turn = Some(Box::new(NextTurn::new(body, api)));
+        }
+        Ok(job)
     }
 }
 

@@ -415,6 +415,7 @@ async fn priorities_reach_the_agent_within_their_limit() {
         (json!({"priority": 3}), -3),
         (json!({"nvext": {"agent_hints": {"priority": 3}}}), 3),
         (json!({"nvext": {"agent_hints": {"priority": 11}}}), 10),
+        (json!({"nvext": {"agent_hints": {"priority": 3, "strict_priority": 4}}}), 4),
     ] {
         assert_eq!(bed.complete(&request(members), "").await.0, 200);
         let asked = agent.asked();

@@ -274,7 +274,7 @@ impl Placement {
         let weights = request.weights.unwrap_or(&self.settings.weights).settings();
         let shared = if weights.assume_kv_reuse { request.sequence } else { &[] };
         let block_size = self.settings.block_size.get();
-        let expected = request.max_output_tokens.filter(|_| weights.output_block_decay);
+        let expected = request.said_output_tokens().filter(|_| weights.output_block_decay);
         let uncached_tokens = u64::from(request.prompt_tokens - cached_tokens);
         let footprint = Footprint {
             shared,

@@ -188,7 +188,10 @@ impl Placement {
             false => 0.0,
         };
         let output = self.learner.output_tokens().unwrap_or(OUTPUT_TOKENS);
-        let output = request.max_output_tokens.map_or(output, |max| output.min(f64::from(max)));
+        let output = match (request.expected_output_tokens, request.said_output_tokens()) {
+            (None, Some(most)) => output.min(f64::from(most)),
+            (_, said) => said.map_or(output, f64::from),
+        };
         let bound = match self.affinity() {
             Some(Affinity::Soft(weight)) => self.bound(request, stage).map(|slot| (slot, weight)),
             _ => None,

@@ -200,6 +200,7 @@ impl PassedRequest {
         let Text { sequence, tokens, max_output_tokens } = &self.prompt;
         QueueEntry {
             priority: self.steering.priority,
+            jump: self.steering.jump_s,
             flow: self.flow,
             tokens: *tokens,
             bytes: self.body.len() as u64,
@@ -209,6 +210,7 @@ impl PassedRequest {
                 sequence: sequence.clone(),
                 tokens: *tokens,
                 max_output_tokens: *max_output_tokens,
+                expected_output_tokens: self.steering.expected_tokens,
                 excluded: excluded.to_vec(),
                 session: self.session,
                 needs: self.steering.needs.clone(),

@@ -174,3 +174,21 @@ fn nothing_leaks_over_many_random_requests() {
         assert_eq!(placement.in_flight(rank(number)), InFlight::default());
     }
 }
+
+#[test]
+fn an_answer_is_as_long_as_expected_within_its_limit() {
+    for (expected, most, said) in [
+        (None, None, None),
+        (None, Some(9), Some(9)),
+        (Some(5), None, Some(5)),
+        (Some(5), Some(9), Some(5)),
+        (Some(12), Some(9), Some(9)),
+    ] {
+        let asked = PlacementRequest {
+            expected_output_tokens: expected,
+            max_output_tokens: most,
+            ..PlacementRequest::default()
+        };
+        assert_eq!(asked.said_output_tokens(), said);
+    }
+}
