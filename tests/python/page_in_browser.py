@@ -112,11 +112,23 @@ def check_page(browser, url, model, key):
     browser.until("document.getElementById('ready').textContent === '· ready'")
     assert browser.run("model.value") == model
     assert f"curl {url}/v1/chat/completions" in browser.run("curl.textContent")
+    browser.until("document.querySelectorAll('#fleet tbody tr, #fleet tr:has(td)').length === 2")
+    row = browser.run("document.querySelector('#fleet tr:has(td)').textContent")
+    assert model in row and "aggregated" in row, row
+    share = browser.run("document.querySelector('#fleet meter').value")
+    assert 0 <= share <= 1, share
     for turn in (1, 2):
         browser.run("text.value = 'Tell me about the <b>house</b>.'; ask.requestSubmit()")
         browser.until(f"document.querySelectorAll('.assistant').length === {turn}")
         browser.until(f"history.length === {2 * turn} && talk.lastChild.textContent.length > 0")
     assert browser.run("document.querySelectorAll('#talk b').length") == 0, "text is no markup"
+    assert browser.run("document.querySelectorAll('#talk details').length") == 0, "nobody thought"
+    browser.run("think.checked = true; text.value = 'Why?'; ask.requestSubmit()")
+    browser.until("document.querySelector('#talk details div')?.textContent.length > 0")
+    browser.until("history.length === 6")
+    assert browser.run("document.querySelector('#talk details').open") is False, "thoughts are folded"
+    thoughts = browser.run("document.querySelector('#talk details div').textContent")
+    assert thoughts not in browser.run("history[5].content") and "think>" not in thoughts, thoughts
     assert browser.run("document.querySelectorAll('.fault').length") == 0
     for scheme in ("dark", "light"):
         feature = {"name": "prefers-color-scheme", "value": scheme}

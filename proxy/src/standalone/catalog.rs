@@ -1,6 +1,7 @@
 //! The models that this proxy speaks for.
 
 use super::Pool;
+use super::glance::ModelGlance;
 use super::listing;
 use super::metrics::FleetGauges;
 use arc_swap::ArcSwap;
@@ -179,6 +180,17 @@ impl Catalog {
         let models = self.models.load();
         let with_adapter = || models.values().find(|known| known.pool().has_adapter(name));
         models.get(name).or_else(with_adapter).cloned()
+    }
+
+    /// All models and their workers at a glance.
+    pub(super) fn glance(&self) -> Vec<ModelGlance> {
+        let models = self.models.load();
+        let glance = models.iter().map(|(name, known)| ModelGlance {
+            name: name.clone(),
+            waiting: known.pool().waiting(),
+            workers: known.pool().glance(),
+        });
+        glance.collect()
     }
 
     /// Present numbers of workers, blocks and waiting prompts.

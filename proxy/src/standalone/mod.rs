@@ -19,13 +19,14 @@ mod entrance;
 mod fitting;
 mod generate;
 pub(crate) mod given;
+mod glance;
 mod job;
 mod kserve;
 mod listing;
 mod markup_args;
 pub(crate) mod metrics;
-mod no_split;
 mod next_turn;
+mod no_split;
 mod pass_through;
 mod place;
 mod placing;
@@ -45,9 +46,9 @@ pub(crate) mod service;
 mod splitting;
 mod state;
 mod texts;
+mod thoughts;
 mod trace;
 mod workers;
-mod thoughts;
 
 pub(crate) use entrance::Prompt;
 pub(crate) use place::Place;
@@ -56,10 +57,10 @@ pub(crate) use pool_settings::PoolSettings;
 pub(crate) use pools::ModelPools;
 pub(crate) use responses::StoreLimits;
 
+use crate::api_args::ResponsesPlace;
 use crate::listeners::{open_door, secured};
 use crate::server::{self, Serving};
 use anyhow::Context;
-use crate::api_args::ResponsesPlace;
 use catalog::Catalog;
 use config::{FirstModel, ProxySettings};
 use metrics::{FleetGauges, Metrics};
@@ -148,11 +149,11 @@ pub(crate) async fn serve(
     let served = serve_clients(listener, service, inference, shutdown).await;
     following.abort();
     keys.abort();
+    // Whoever still holds the store does not keep the database from its next process.
+    tokio::task::spawn_blocking(move || store.close()).await?;
     served
 }
 
-    // Whoever still holds the store does not keep the database from its next process.
-    tokio::task::spawn_blocking(move || store.close()).await?;
 /// Serves the clients of the API until `shutdown`, and those of KServe's gRPC at `inference`.
 async fn serve_clients(
     listener: Listener,

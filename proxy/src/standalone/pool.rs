@@ -126,6 +126,11 @@ impl Pool {
         self.workers.embeds()
     }
 
+    /// All workers at a glance, in order.
+    pub(super) fn glance(&self) -> Vec<serde_json::Value> {
+        self.workers.glance()
+    }
+
     /// Whether a worker that answers ends thoughts that are too long.
     pub(crate) fn bounds_thoughts(&self) -> bool {
         self.workers.bounds_thoughts()

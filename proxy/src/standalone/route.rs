@@ -29,6 +29,8 @@ pub(crate) enum Route<'a> {
     Tokenize,
     /// Text of tokens.
     Detokenize,
+    /// The workers of every model at a glance.
+    Fleet,
     /// Version of this program.
     Version,
     /// Whether requests are welcome.
@@ -58,6 +60,7 @@ impl<'a> Route<'a> {
             "/v1/models" => (Self::Models, GET),
             INPUT_TOKENS => (Self::Count(Api::Responses), POST),
             "/health" | "/ping" => (Self::Health, GET),
+            "/fleet" => (Self::Fleet, GET),
             "/version" => (Self::Version, GET),
             "/tokenize" | "/v1/tokenize" => (Self::Tokenize, POST),
             "/detokenize" | "/v1/detokenize" => (Self::Detokenize, POST),
@@ -120,6 +123,7 @@ impl<'a> Route<'a> {
             Self::Ready(_) => "/v1/models/{id}/ready",
             Self::Tokenize => "/tokenize",
             Self::Detokenize => "/detokenize",
+            Self::Fleet => "/fleet",
             Self::Version => "/version",
             Self::Health => "/health",
             Self::Live => "/live",

@@ -19,7 +19,7 @@ use super::responses::background::{BackgroundWork, follow};
 use super::responses::{ResponseKeeper, SharedStore, previous};
 use super::route::Route;
 use super::run::{Run, RunLimits};
-use super::{texts, trace};
+use super::{glance, texts, trace};
 use crate::cors;
 use crate::door::Door;
 use crate::ending::Ending;
@@ -215,6 +215,10 @@ impl Service {
                 let version = concat!(r#"{"version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
                 json(exchange, StatusCode::OK, version).await;
             }
+            Route::Fleet => {
+                self.authorize(exchange)?;
+                json(exchange, StatusCode::OK, glance::fleet(self.catalog.glance())).await;
+            }
             Route::Ready(name) => {
                 self.authorize(exchange)?;
                 let (status, ready) = match self.catalog.is_ready(name)? {
@@ -333,11 +337,11 @@ impl Service {
             false => run.whole(exchange).await,
         };
         run.record();
+        run.begin_next_turn(-self.settings.priority_max);
         trace::answered(exchange.trace(), run.usage());
         written
     }
 
-        run.begin_next_turn(-self.settings.priority_max);
     fn run_limits(&self) -> RunLimits {
         RunLimits {
             first_token: self.settings.first_token_timeout,

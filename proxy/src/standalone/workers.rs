@@ -1,6 +1,7 @@
 //! The workers of a pool: what they hold and run, and the choice among them.
 
 use super::early::EarlyReports;
+use super::glance;
 use super::no_split::NoSplitReason;
 use super::state::PoolState;
 use parking_lot::Mutex;
@@ -267,6 +268,11 @@ impl PoolWorkers {
     /// Whether a worker that answers requests makes vectors of prompts.
     pub(crate) fn embeds(&self) -> bool {
         self.state.lock().embeds()
+    }
+
+    /// All workers at a glance, in order.
+    pub(super) fn glance(&self) -> Vec<serde_json::Value> {
+        self.state.lock().placement.fleet().workers().map(glance::worker).collect()
     }
 
     /// Whether a worker that answers ends thoughts that are too long.

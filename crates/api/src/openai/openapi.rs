@@ -49,6 +49,7 @@ mod tests {
             ("/v1/models/{model}/ready", "get"),
             ("/ping", "get"),
             ("/version", "get"),
+            ("/fleet", "get"),
             ("/v1/models", "get"),
             ("/v1/models/{model}", "get"),
             ("/health", "get"),
