@@ -120,3 +120,56 @@ async fn keys_come_from_a_file_that_may_change() {
     assert_eq!(status(&up, "alpha-of-the-file").await, 401);
     assert!(!up.process.log().contains("of-the-file"));
 }
+
+/// Cached prompt tokens of vectors that the proxy has counted so far: their answers do not tell.
+async fn cached_so_far(up: &Up) -> u64 {
+    let page = up.client.get("/metrics").await;
+    let page = String::from_utf8(page.body.to_vec()).expect("text");
+    let name = "stator_proxy_cached_prompt_tokens_total ";
+    let count = page.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+    count.expect("a count")
+}
+
+#[tokio::test]
+async fn no_cached_token_crosses_on_any_surface() {
+    let text = "The garden was quiet in the evening. ".repeat(20);
+    let turn = json!([{"role": "user", "content": text}]);
+    let surfaces = [
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 1}),
+            Some("/usage/prompt_tokens_details/cached_tokens"),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": text, "max_output_tokens": 1}),
+            Some("/usage/input_tokens_details/cached_tokens"),
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": turn, "max_tokens": 1}),
+            Some("/usage/cache_read_input_tokens"),
+        ),
+        ("/v1/embeddings", json!({"input": text}), None),
+    ];
+    for (path, mut body, count) in surfaces {
+        body["model"] = json!(MODEL);
+        let up = up(&["--workers=1", "--api-key=alpha-key,beta-key"]).await;
+        let asked = async |key: &str, tenant: Option<&str>| {
+            let before = cached_so_far(&up).await;
+            let reply = client(&up, key, tenant).post(path, &body).await;
+            assert_eq!(reply.status, 200, "{path}: {:?}", reply.body);
+            match count {
+                Some(count) => {
+                    reply.json().pointer(count).and_then(Value::as_u64).expect("a count")
+                }
+                None => cached_so_far(&up).await - before,
+            }
+        };
+        for (key, tenant) in [("alpha-key", None), ("beta-key", None), ("alpha-key", Some("t"))] {
+            assert_eq!(asked(key, tenant).await, 0, "{path}: {key} {tenant:?}");
+            let again = asked(key, tenant).await;
+            assert!(again >= 64, "{path}: the client's own prompt is cached: {again}");
+        }
+    }
+}
