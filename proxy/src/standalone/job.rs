@@ -107,8 +107,7 @@ pub(crate) fn prepare(
         }
         _ => None,
     };
-    let calls = reading.as_ref().is_some_and(AnswerReading::reads_calls);
-    let bounded = bound_thoughts(&served, &mut options, &prompts, calls, &notes)?;
+    bound_thoughts(&served, &mut options, &prompts, reading.as_ref(), &notes)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let asked = AskedWork {
         model_name: &model_name,
@@ -118,10 +117,7 @@ pub(crate) fn prepare(
         sampling,
         affinity: affinity.as_deref().or(conversation.as_deref()),
     };
-    let mut plan = plan(body, client, settings, record, asked)?;
-    if bounded {
-        plan.require(BOUNDS_THOUGHTS);
-    }
+    let plan = plan(body, client, settings, record, asked)?;
     let ignored = notes.ignored();
     let form = answer_form(api, &options, record, response.as_ref());
     let (response_id, keeper) = response.map_or((None, None), |read| (Some(read.id), read.keeper));
@@ -174,7 +170,8 @@ pub(super) fn plan(
     let said = SteeringHeaders::of(|name| head.header(name));
     // Who may choose the worker may say where its agent reads KV.
     let lenders = head.header(KV_HOLDERS).filter(|_| settings.pins);
-    Ok(Plan {
+    let bounds_thoughts = sampling.thought_limit.is_some();
+    let mut plan = Plan {
         choices,
         sampling,
         cache_salt: space.salt(),
@@ -192,7 +189,11 @@ pub(super) fn plan(
             holders: holders::read(lenders.unwrap_or_default()),
             ..Steering::read(body, said, settings.priority_max)?
         },
-    })
+    };
+    if bounds_thoughts {
+        plan.require(BOUNDS_THOUGHTS);
+    }
+    Ok(plan)
 }
 
 /// The form in which the client gets the answer.

@@ -64,7 +64,7 @@ use anyhow::Context;
 use catalog::Catalog;
 use config::{FirstModel, ProxySettings};
 use metrics::{FleetGauges, Metrics};
-use responses::ResponseStore;
+use responses::{ResponseStore, SharedStore};
 use service::Service;
 use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_peers::Seat;
@@ -88,10 +88,7 @@ pub(crate) async fn serve(
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, catalog) =
         (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup)));
-    let store = Arc::new(match &settings.responses_place {
-        ResponsesPlace::Memory => ResponseStore::new(settings.responses),
-        ResponsesPlace::Sqlite(path) => ResponseStore::open(settings.responses, path)?,
-    });
+    let store = response_store(&settings)?;
     let (counted, kept) = (catalog.clone(), store.clone());
     let gauges = move || FleetGauges { kept: kept.usage(), ..counted.gauges() };
     registry.register(|registry| FleetGauges::register(registry, gauges));
@@ -152,6 +149,14 @@ pub(crate) async fn serve(
     // Whoever still holds the store does not keep the database from its next process.
     tokio::task::spawn_blocking(move || store.close()).await?;
     served
+}
+
+/// The responses that are kept, at the place that the settings name.
+fn response_store(settings: &ProxySettings) -> anyhow::Result<SharedStore> {
+    Ok(Arc::new(match &settings.responses_place {
+        ResponsesPlace::Memory => ResponseStore::new(settings.responses),
+        ResponsesPlace::Sqlite(path) => ResponseStore::open(settings.responses, path)?,
+    }))
 }
 
 /// Serves the clients of the API until `shutdown`, and those of KServe's gRPC at `inference`.

@@ -10,7 +10,6 @@
 use super::catalog::ServedModel;
 use super::encode::tokens;
 use super::generate::{Generation, PlacedWork};
-use super::job::Job;
 use super::metrics::Metrics;
 use super::plan::Plan;
 use bytes::Bytes;
@@ -75,20 +74,26 @@ impl NextTurn {
     }
 
     /// Has a worker compute the turn's prompt, unless the answer was cut or enough are computed ahead.
-    pub(super) fn begin(self, job: &Job, metrics: &Metrics, priority: i32) {
+    pub(super) fn begin(
+        self,
+        served: Arc<ServedModel>,
+        plan: &Plan,
+        metrics: &Metrics,
+        priority: i32,
+    ) {
         static TURNS: LazyLock<Arc<Semaphore>> =
             LazyLock::new(|| Arc::new(Semaphore::new(AHEAD_MAX)));
         let Ok(turn) = TURNS.clone().try_acquire_owned() else { return };
         if !self.is_whole {
             return;
         }
-        let (served, metrics) = (job.served.clone(), metrics.clone());
+        let metrics = metrics.clone();
         let mut plan = Plan {
             choices: 1,
             sampling: Sampling { max_tokens: 1, ..Sampling::neutral() },
             guided: None,
             migration_limit: 0,
-            ..Plan::clone(&job.plan)
+            ..plan.clone()
         };
         plan.steering.priority = priority;
         plan.steering.ttl = Some(TTL);

@@ -232,7 +232,7 @@ impl<'a> Run<'a> {
     /// Has the turn after the answer computed, if the request asks for that.
     pub(crate) fn begin_next_turn(&mut self, priority: i32) {
         if let Some(turn) = self.job.next_turn.take() {
-            turn.begin(&self.job, self.metrics, priority);
+            turn.begin(self.job.served.clone(), &self.job.plan, self.metrics, priority);
         }
     }
 

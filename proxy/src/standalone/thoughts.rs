@@ -1,12 +1,13 @@
 //! The bound of a model's thoughts that a request asks for.
 
 use super::catalog::ServedModel;
+use super::reading::AnswerReading;
 use stator_api::openai::ApiError;
 use stator_api::{FieldNotes, GenerateOptions};
 use std::sync::Arc;
 
-/// Has workers bound the thoughts of the answers to `prompts`, if the request says how; returns whether
-/// they are to. `calls` says whether answers are read for calls of tools.
+/// Has workers bound the thoughts of the answers to `prompts`, which are read so, if the request says
+/// how.
 ///
 /// # Errors
 ///
@@ -16,21 +17,23 @@ pub(super) fn bound_thoughts(
     served: &ServedModel,
     options: &mut GenerateOptions,
     prompts: &[Arc<[u32]>],
-    calls: bool,
+    reading: Option<&AnswerReading>,
     notes: &FieldNotes,
-) -> Result<bool, ApiError> {
-    let Some(budget) = options.thought_budget else { return Ok(false) };
+) -> Result<(), ApiError> {
+    let Some(budget) = options.thought_budget else { return Ok(()) };
+    let calls = reading.is_some_and(AnswerReading::reads_calls);
     let prompt = prompts.first().filter(|_| served.pool.bounds_thoughts());
     let limit = prompt.and_then(|prompt| served.model.thought_limit(budget.tokens, prompt, calls));
     options.sampling.thought_limit = limit;
-    let is_bound = options.sampling.thought_limit.is_some();
-    match is_bound {
-        false if budget.is_usual => notes.ignore(budget.field),
+    match options.sampling.thought_limit.is_some() {
+        true => Ok(()),
+        false if budget.is_usual => {
+            notes.ignore(budget.field);
+            Ok(())
+        }
         false => {
             let why = "nothing here ends this model's thoughts";
-            return Err(ApiError::unsupported(budget.field, format!("{}: {why}", budget.field)));
+            Err(ApiError::unsupported(budget.field, format!("{}: {why}", budget.field)))
         }
-        true => {}
     }
-    Ok(is_bound)
 }

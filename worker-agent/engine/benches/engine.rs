@@ -112,7 +112,7 @@ fn prefill(mut engine: impl Engine, len: usize) -> Measured {
     })
 }
 
-/// Answers of 256 tokens, `batch` at a time; `schema` is the form of each.
+/// Answers of 256 tokens, `batch` at a time; `guide` has the form of each.
 fn decode(mut engine: impl Engine, batch: usize, prompt: usize, guide: Option<&Guide>) -> Measured {
     const TOKENS: usize = 256;
     let mut step = Step::default();

@@ -218,7 +218,6 @@ impl PassedRequest {
                 adapter: self.adapter.as_deref().map(Adapter::new),
                 ..Prompt::default()
             },
-            ..QueueEntry::default()
         }
     }
 
