@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use stator_bench::BenchArgs;
 use stator_chat::ChatArgs;
 use stator_epp::config::EppArgs;
+use stator_operator::OperatorArgs;
 use stator_plan::PlanArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
 use stator_runtime::config::{self, ConfigError};
@@ -90,6 +91,9 @@ pub(crate) enum Role {
     Plan(WithLog<PlanArgs>),
     /// Placement policies on a simulated fleet, in virtual time.
     Simulate(WithLog<SimulateArgs>),
+    /// Manifests of NVIDIA Dynamo's operator: the resources that they need, and the objects that
+    /// they lead to.
+    Operator(WithLog<OperatorArgs>),
 }
 
 /// A role's flags and those of its log.
@@ -148,6 +152,7 @@ impl Role {
             Self::Bench(role) => &role.log,
             Self::Plan(role) => &role.log,
             Self::Simulate(role) => &role.log,
+            Self::Operator(role) => &role.log,
         }
     }
 
@@ -164,6 +169,7 @@ impl Role {
             Self::Bench(_) => "stator-bench",
             Self::Plan(_) => "stator-plan",
             Self::Simulate(_) => "stator-simulate",
+            Self::Operator(_) => "stator-operator",
         }
     }
 }
@@ -204,6 +210,18 @@ fn completions(shell: Shell) -> Vec<u8> {
     let (mut command, mut script) = (help::sized(command(), Size::Experts), Vec::new());
     clap_complete::generate(shell, &mut command, "stator", &mut script);
     script
+}
+
+/// The role that a command line starts, without environment or files.
+#[cfg(test)]
+pub(crate) fn role(words: &[String]) -> Result<Role, clap::Error> {
+    let line = Line::from_arg_matches(&command().try_get_matches_from(words)?)?;
+    match line.action {
+        Action::Start(role) => Ok(*role),
+        Action::Completions { .. } | Action::Version => {
+            Err(clap::Error::new(clap::error::ErrorKind::InvalidValue))
+        }
+    }
 }
 
 /// The whole command line, with all settings.
@@ -282,7 +300,8 @@ mod tests {
                 | Role::Chat(_)
                 | Role::Bench(_)
                 | Role::Plan(_)
-                | Role::Simulate(_) => {
+                | Role::Simulate(_)
+                | Role::Operator(_) => {
                     panic!("there is no example for it")
                 }
             };

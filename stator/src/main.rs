@@ -5,6 +5,8 @@
 mod cli;
 mod greeting;
 mod help;
+#[cfg(test)]
+mod manifest_tests;
 mod old_spelling;
 mod roles;
 #[cfg(test)]
@@ -16,6 +18,7 @@ mod version;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use cli::{Cli, Role};
+use stator_operator::OperatorAction;
 use stator_runtime::Shutdown;
 use stator_runtime::log::{self, LogArgs};
 use std::process::ExitCode;
@@ -72,6 +75,14 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Role::Bench(role) => stator_bench::run(role.args).await,
         Role::Plan(role) => stator_plan::run(&role.args),
         Role::Simulate(role) => stator_simulate::run(&role.args),
+        Role::Operator(role) => {
+            let text = match &role.args.action {
+                OperatorAction::Crds => stator_operator::crds()?,
+                OperatorAction::Explain { file } => stator_operator::explain(&role.args, file)?,
+            };
+            print!("{text}");
+            Ok(())
+        }
     }
 }
 

@@ -180,7 +180,7 @@ const SIMULATE_DETAILS: &[&str] = &[
 ];
 
 /// All roles, in the order of `stator --help`.
-pub(crate) const ROLES: [RoleHelp; 10] = [
+pub(crate) const ROLES: [RoleHelp; 11] = [
     RoleHelp {
         name: "up",
         about: "A proxy, agents and their workers on this machine",
@@ -419,5 +419,18 @@ pub(crate) const ROLES: [RoleHelp; 10] = [
             ),
         ],
         experts: &[SIMULATE_DETAILS],
+    },
+    RoleHelp {
+        name: "operator",
+        about: "Manifests of NVIDIA Dynamo's operator, and the objects that they lead to",
+        first: &["images", "models", "keep-modules"],
+        examples: [
+            (
+                "stator operator explain graph.yaml",
+                "prints the objects, and what has no counterpart",
+            ),
+            ("stator operator crds", "prints the custom resource definitions"),
+        ],
+        experts: &[],
     },
 ];

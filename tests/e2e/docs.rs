@@ -44,6 +44,11 @@ async fn engines_are_operated() {
 }
 
 #[tokio::test]
+async fn manifests_are_explained() {
+    Reader::new().follows("docs/operator.md").await;
+}
+
+#[tokio::test]
 async fn a_proxy_with_queues_works() {
     Reader::new().follows("docs/queueing.md").await;
 }

@@ -29,6 +29,7 @@ mod kv_tiers;
 mod kv_trouble;
 mod lifecycle;
 mod openai;
+mod operator;
 mod page;
 mod pair;
 mod passage;

@@ -6,12 +6,14 @@
 pub mod engine;
 pub mod engine_answers;
 pub mod envoy;
+pub mod golden;
 pub mod http;
 pub mod kube;
 pub mod kube_api;
 mod kube_config;
 pub mod kube_etcd;
 pub mod kube_objects;
+pub mod kube_schema;
 pub mod picker;
 pub mod process;
 pub mod sglang;

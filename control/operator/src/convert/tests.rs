@@ -1,0 +1,158 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn graph(version: &str, spec: Value) -> Value {
+    let metadata = json!({ "name": "g", "annotations": { "mine": "stays" } });
+    json!({ "apiVersion": version, "kind": "DynamoGraphDeployment", "metadata": metadata, "spec": spec })
+}
+
+#[test]
+fn a_service_becomes_a_component() {
+    let old = graph(
+        ALPHA,
+        json!({ "envs": [{ "name": "A" }], "services": { "W": {
+            "componentType": "worker",
+            "subComponentType": "prefill",
+            "replicas": 2,
+            "envFromSecret": "token",
+            "envs": [{ "name": "B" }],
+            "labels": { "a": "1" },
+            "resources": { "limits": { "gpu": "1", "custom": { "rdma/ib": "1" } } },
+            "sharedMemory": { "disabled": true },
+            "scalingAdapter": { "enabled": true },
+            "gpuMemoryService": { "enabled": true, "mode": "intraPod" },
+            "volumeMounts": [
+                { "name": "models", "mountPoint": "/models" },
+                { "name": "cache", "mountPoint": "/cache", "useAsCompilationCache": true },
+            ],
+            "frontendSidecar": { "image": "door" },
+            "extraPodSpec": { "nodeName": "n", "mainContainer": { "image": "i", "args": ["x"] } },
+        } } }),
+    );
+    let new = convert(&old, FormVersion::Beta);
+    assert_eq!(new["apiVersion"], BETA);
+    assert_eq!(new["spec"]["env"], json!([{ "name": "A" }]));
+    let expected = json!({
+        "name": "W",
+        "type": "prefill",
+        "replicas": 2,
+        "sharedMemorySize": "0",
+        "scalingAdapter": {},
+        "experimental": { "gpuMemoryService": { "mode": "IntraPod" } },
+        "compilationCache": { "pvcName": "cache", "mountPath": "/cache" },
+        "frontendSidecar": "sidecar-frontend",
+        "podTemplate": {
+            "metadata": { "labels": { "a": "1" } },
+            "spec": { "nodeName": "n", "containers": [
+                {
+                    "name": "main",
+                    "image": "i",
+                    "args": ["x"],
+                    "env": [{ "name": "B" }],
+                    "envFrom": [{ "secretRef": { "name": "token" } }],
+                    "resources": { "limits": { "nvidia.com/gpu": "1", "rdma/ib": "1" } },
+                    "volumeMounts": [{ "name": "models", "mountPath": "/models" }],
+                },
+                { "name": "sidecar-frontend", "image": "door" },
+            ] },
+        },
+    });
+    assert_eq!(new["spec"]["components"], json!([expected]));
+}
+
+/// A stored document keeps its form under the stored version's name.
+#[test]
+fn a_document_is_known_by_its_form() {
+    let stored = graph(BETA, json!({ "services": { "F": { "componentType": "frontend" } } }));
+    let new = convert(&stored, FormVersion::Beta);
+    assert_eq!(new["spec"]["components"], json!([{ "name": "F", "type": "frontend" }]));
+}
+
+#[test]
+fn a_change_in_one_version_keeps_what_only_the_other_says() {
+    let ingress = json!({ "enabled": true });
+    let old = graph(
+        ALPHA,
+        json!({ "pvcs": [{ "name": "p" }], "services": { "F": { "replicas": 1, "ingress": ingress } } }),
+    );
+    let mut new = convert(&old, FormVersion::Beta);
+    new["spec"]["components"][0]["replicas"] = json!(3);
+    let back = convert(&new, FormVersion::Alpha);
+    assert_eq!(back["spec"]["services"]["F"], json!({ "replicas": 3, "ingress": ingress }));
+    assert_eq!(back["spec"]["pvcs"], json!([{ "name": "p" }]));
+}
+
+#[test]
+fn other_documents_stay_as_they_are() {
+    let model = json!({ "apiVersion": ALPHA, "kind": "DynamoModel", "spec": {} });
+    assert_eq!(convert(&model, FormVersion::Beta), model);
+}
+
+/// A value of one of these fields, for documents of all shapes.
+fn fields(names: &'static [(&'static str, &'static str)]) -> impl Strategy<Value = Value> {
+    let chosen = proptest::sample::subsequence(names, 0..=names.len());
+    chosen.prop_map(|chosen| {
+        let fields = chosen.into_iter().map(|(name, text)| {
+            (name.to_owned(), serde_json::from_str(text).expect("the tables hold JSON"))
+        });
+        Value::Object(fields.collect())
+    })
+}
+
+const SERVICE: &[(&str, &str)] = &[
+    ("componentType", "\"worker\""),
+    ("subComponentType", "\"decode\""),
+    ("replicas", "2"),
+    ("envs", r#"[{"name": "A", "value": "1"}]"#),
+    ("envFromSecret", "\"s\""),
+    ("ingress", r#"{"enabled": true}"#),
+    ("autoscaling", r#"{"enabled": true}"#),
+    ("resources", r#"{"limits": {"gpu": "1"}}"#),
+    ("labels", r#"{"a": "b"}"#),
+    ("extraPodMetadata", r#"{"labels": {"c": "d"}}"#),
+    ("extraPodSpec", r#"{"mainContainer": {"image": "i"}, "nodeName": "n"}"#),
+    ("sharedMemory", r#"{"size": "1Gi"}"#),
+    ("failover", r#"{"enabled": false}"#),
+    ("volumeMounts", r#"[{"name": "v", "mountPoint": "/v"}]"#),
+    ("frontendSidecar", r#"{"image": "d"}"#),
+    ("dynamoNamespace", "\"n\""),
+];
+const COMPONENT: &[(&str, &str)] = &[
+    ("type", "\"decode\""),
+    ("replicas", "2"),
+    ("sharedMemorySize", "0"),
+    ("scalingAdapter", "{}"),
+    ("frontendSidecar", "\"door\""),
+    ("compilationCache", r#"{"pvcName": "c"}"#),
+    ("experimental", r#"{"grove": {"forceScalingGroup": true}, "failover": {"mode": "IntraPod"}}"#),
+    ("podTemplate", r#"{"spec": {"containers": [{"name": "main"}, {"name": "door"}]}}"#),
+    ("modelRef", r#"{"name": "m"}"#),
+];
+const REQUEST: &[(&str, &str)] = &[
+    ("image", "\"i\""),
+    ("backend", "\"vllm\""),
+    ("features", r#"{"mocker": {"enabled": true}, "planner": {"mode": "agg"}}"#),
+    ("sla", r#"{"ttft": 1.5}"#),
+];
+
+proptest! {
+    #[test]
+    fn a_round_trip_changes_nothing(
+        services in proptest::collection::btree_map("[a-c]", fields(SERVICE), 0..3),
+        components in proptest::collection::btree_map("[a-c]", fields(COMPONENT), 0..3),
+        request in fields(REQUEST),
+    ) {
+        let old = graph(ALPHA, json!({ "services": services }));
+        prop_assert_eq!(&convert(&convert(&old, FormVersion::Beta), FormVersion::Alpha), &old);
+        let components: Vec<_> = components.into_iter().map(|(name, mut component)| {
+            component["name"] = json!(name);
+            component
+        }).collect();
+        let new = graph(BETA, json!({ "components": components }));
+        prop_assert_eq!(&convert(&convert(&new, FormVersion::Alpha), FormVersion::Beta), &new);
+        let kind = "DynamoGraphDeploymentRequest";
+        let request = json!({ "apiVersion": BETA, "kind": kind, "metadata": {}, "spec": request });
+        prop_assert_eq!(&convert(&convert(&request, FormVersion::Alpha), FormVersion::Beta), &request);
+    }
+}

@@ -1,0 +1,69 @@
+//! The objects that a manifest leads to, without a cluster.
+
+use crate::condition::translated;
+use crate::convert::{FormVersion, convert};
+use crate::kinds::GROUP;
+use crate::objects::{Instance, OperatorSettings, WantedObjects, graph, workload};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The objects of a manifest's documents in their order, each document of ours followed by its
+/// status. Documents of other groups stay as they are.
+///
+/// # Errors
+///
+/// The document and the field that are wrong.
+pub(crate) fn explain(text: &str, settings: &OperatorSettings) -> Result<Vec<Value>, String> {
+    let mut explained = Vec::new();
+    for (at, document) in serde_yaml_ng::Deserializer::from_str(text).enumerate() {
+        let fault = |fault: String| format!("document {}: {fault}", at + 1);
+        let document = Value::deserialize(document).map_err(|error| fault(error.to_string()))?;
+        if !document.is_null() {
+            explained.extend(explain_one(&document, settings).map_err(fault)?);
+        }
+    }
+    Ok(explained)
+}
+
+fn explain_one(document: &Value, settings: &OperatorSettings) -> Result<Vec<Value>, String> {
+    let version = document["apiVersion"].as_str().ok_or("apiVersion: is missing")?;
+    let kind = document["kind"].as_str().ok_or("kind: is missing")?;
+    if version.split('/').next() != Some(GROUP) {
+        return Ok(vec![document.clone()]);
+    }
+    let document = convert(document, FormVersion::Beta);
+    let wanted = match kind {
+        "DynamoGraphDeployment" => of_graph(&document, settings)?,
+        "DynamoComponentDeployment" => workload::objects(&Instance::read(&document)?, settings),
+        _ => WantedObjects::default(),
+    };
+    let mut objects = wanted.objects;
+    let metadata = &document["metadata"];
+    let mut status = json!({
+        "apiVersion": document["apiVersion"],
+        "kind": kind,
+        "metadata": { "name": metadata["name"], "namespace": metadata["namespace"].as_str().unwrap_or("default") },
+    });
+    if !objects.is_empty() {
+        status["status"] = json!({ "conditions": [translated(&wanted.notes)] });
+    }
+    objects.push(status);
+    Ok(objects)
+}
+
+/// The objects of a graph, and those of its components.
+fn of_graph(document: &Value, settings: &OperatorSettings) -> Result<WantedObjects, String> {
+    let mut all = graph::objects(document, settings)?;
+    let components: Vec<_> = all
+        .objects
+        .iter()
+        .filter(|object| object["kind"] == "DynamoComponentDeployment")
+        .cloned()
+        .collect();
+    for component in components {
+        let wanted = workload::objects(&Instance::read(&component)?, settings);
+        all.objects.extend(wanted.objects);
+        all.notes.extend(wanted.notes);
+    }
+    Ok(all)
+}

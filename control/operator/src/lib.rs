@@ -1,0 +1,72 @@
+//! `stator operator`: graphs of workers that were written for NVIDIA Dynamo's operator, with stator's
+//! roles in the place of Dynamo's modules.
+//!
+//! [`kinds`] are the documents, as Rust types and as custom resource definitions; [`convert`] turns
+//! older ones into newer ones and back. [`objects`] makes Kubernetes' own objects of a graph, and
+//! [`translate`] turns the containers in them into stator's roles. All of it is pure: nothing here
+//! talks to a cluster. Start reading at [`explain()`].
+
+mod args;
+mod condition;
+mod convert;
+mod explain;
+mod kinds;
+mod objects;
+mod translate;
+
+pub use args::{OperatorAction, OperatorArgs};
+pub use translate::SubstituteArgs;
+
+use anyhow::Context;
+use serde_json::Value;
+use std::path::Path;
+
+/// The custom resource definitions, as YAML.
+///
+/// # Errors
+///
+/// Never: definitions are YAML.
+pub fn crds() -> anyhow::Result<String> {
+    documents(&kinds::definitions())
+}
+
+/// The objects that a manifest leads to, as YAML.
+///
+/// # Errors
+///
+/// When the file cannot be read, or holds no documents that the operator understands.
+pub fn explain(args: &OperatorArgs, file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file);
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    let explained = explain::explain(&text, &args.settings());
+    documents(&explained.map_err(anyhow::Error::msg)?)
+}
+
+/// Documents of YAML, with sorted fields.
+fn documents(values: &[Value]) -> anyhow::Result<String> {
+    let sorted = values.iter().cloned().map(|mut value| {
+        value.sort_all_objects();
+        value
+    });
+    let texts: Result<Vec<_>, _> = sorted.map(|value| serde_yaml_ng::to_string(&value)).collect();
+    Ok(texts?.join("---\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Environment variable with which the test writes the file.
+    const WRITE: &str = "STATOR_WRITE_CRDS";
+
+    #[test]
+    fn the_manifest_has_the_definitions_of_the_types() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/operator/crds.yaml");
+        let text = crds().expect("definitions are YAML");
+        if std::env::var_os(WRITE).is_some() {
+            std::fs::write(path, &text).expect("the file is ours");
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(found == text, "{path} is not as the types are: {WRITE}=1 renews it");
+    }
+}

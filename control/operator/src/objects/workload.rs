@@ -1,0 +1,125 @@
+//! A component's workload and Services.
+
+use super::instance::Instance;
+use super::pod::{defaults, labels, template};
+use super::{OperatorSettings, WantedObjects, label, object, strings, unsupported};
+use crate::kinds::common::Framework;
+use crate::translate::translate_pod;
+use serde_json::{Value, json};
+
+/// The objects of a component by itself or of a graph.
+pub(crate) fn objects(of: &Instance, settings: &OperatorSettings) -> WantedObjects {
+    let mut template = template(of);
+    let mut notes = unsupported::of_component(of);
+    if settings.translates {
+        let (translated, lost) = translate_pod(&template, &of.surroundings(settings));
+        template = translated;
+        notes.extend(lost);
+    }
+    let workload =
+        if of.is_multinode() { leader_worker_set(of, template) } else { deployment(of, template) };
+    let mut objects = vec![workload, service(of)];
+    objects.extend(model_service(of));
+    WantedObjects { objects, notes }
+}
+
+fn deployment(of: &Instance, template: Value) -> Value {
+    let mut deployment = object("apps/v1", "Deployment", &of.namespace, &of.name);
+    let annotations = strings(&template["metadata"], "annotations");
+    let said = |name: &str| annotations.get(&label(name)).and_then(Value::as_str);
+    let share = |name: &str| said(name).unwrap_or("25%").to_owned();
+    let strategy = match said("deployment-strategy") {
+        Some("Recreate") => json!({ "type": "Recreate" }),
+        _ => json!({
+            "type": "RollingUpdate",
+            "rollingUpdate": {
+                "maxSurge": amount(&share("deployment-rolling-update-max-surge")),
+                "maxUnavailable": amount(&share("deployment-rolling-update-max-unavailable")),
+            },
+        }),
+    };
+    let own = labels(of);
+    deployment["metadata"]["labels"] = own.into();
+    deployment["spec"] = json!({
+        "replicas": of.shape.replicas.unwrap_or(1),
+        "selector": { "matchLabels": { label("selector"): of.name } },
+        "strategy": strategy,
+        "template": template,
+    });
+    deployment
+}
+
+/// A number or a share, as the API has them.
+fn amount(text: &str) -> Value {
+    text.parse::<u32>().map_or_else(|_| json!(text), |number| json!(number))
+}
+
+fn leader_worker_set(of: &Instance, mut template: Value) -> Value {
+    let name = format!("{}-0", of.name);
+    let mut set = object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", &of.namespace, &name);
+    if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
+        labels.remove(&label("selector"));
+    }
+    let [mut leader, mut worker] = [template.clone(), template];
+    leader["metadata"]["labels"]["role"] = "leader".into();
+    worker["metadata"]["labels"]["role"] = "worker".into();
+    // Only the first node of a vLLM or an SGLang answers probes.
+    if matches!(of.framework, Some(Framework::Vllm | Framework::Sglang)) {
+        let containers = worker["spec"]["containers"].as_array_mut().into_iter().flatten();
+        for main in containers.filter(|container| container["name"] == "main") {
+            let main = main.as_object_mut().into_iter();
+            main.for_each(|main| main.retain(|field, _| !field.ends_with("Probe")));
+        }
+    }
+    let nodes = of.shape.multinode.as_ref().and_then(|multinode| multinode.node_count);
+    set["spec"] = json!({
+        "replicas": of.shape.replicas.unwrap_or(1),
+        "startupPolicy": "LeaderCreated",
+        "leaderWorkerTemplate": {
+            "size": nodes.unwrap_or(2),
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": leader,
+            "workerTemplate": worker,
+        },
+    });
+    set
+}
+
+fn service(of: &Instance) -> Value {
+    let mut service = object("v1", "Service", &of.namespace, &of.name.replace('.', "-"));
+    let mut port = defaults(of.shape.r#type).service.clone();
+    port["targetPort"] = port["name"].clone();
+    port["protocol"] = "TCP".into();
+    let own = labels(of);
+    let chosen = ["dynamo-component", "dynamo-component-type", "dynamo-namespace"];
+    let mut selector = json!({});
+    for name in chosen.map(label) {
+        if let Some(value) = own.get(&name) {
+            selector[name] = value.clone();
+        }
+    }
+    if of.is_multinode() {
+        selector["role"] = "leader".into();
+    }
+    service["metadata"]["labels"] = json!({
+        label("dynamo-discovery-backend"): "kubernetes",
+        label("dynamo-discovery-enabled"): "true",
+    });
+    service["spec"] = json!({ "type": "ClusterIP", "ports": [port], "selector": selector });
+    service
+}
+
+/// The Service of all workers that have a model.
+fn model_service(of: &Instance) -> Option<Value> {
+    let model = of.shape.model_ref.as_ref()?;
+    let hash = super::pod::model_hash(&model.name);
+    let mut service = object("v1", "Service", &of.namespace, &format!("dynamo-model-{hash}"));
+    let port = json!({ "name": "system", "port": 9090, "targetPort": "system", "protocol": "TCP" });
+    service["metadata"]["labels"] = json!({ label("dynamo-base-model-hash"): hash });
+    service["spec"] = json!({
+        "clusterIP": "None",
+        "ports": [port],
+        "selector": { label("dynamo-base-model-hash"): hash },
+    });
+    Some(service)
+}

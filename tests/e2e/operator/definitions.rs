@@ -1,0 +1,191 @@
+//! Our definitions accept what Dynamo's accept.
+
+use super::{data, files, operator, read};
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use stator_tests::kube::Cluster;
+use stator_tests::kube_api::Api;
+use stator_tests::kube_objects::reference;
+use stator_tests::kube_schema::{DocumentDraw, holds};
+
+/// Group of Dynamo's definitions here, beside ours of the same names.
+const THEIRS: &str = "theirs.stator.dev";
+const OURS: &str = "nvidia.com";
+/// Documents drawn of each version of each kind, and of its status.
+const DRAWN: u64 = 40;
+
+/// The API server's answer to a document that is not to be kept, with unknown fields refused.
+async fn answer(api: &Api, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    let media = match method {
+        Method::PATCH => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let path = format!("{path}?dryRun=All&fieldValidation=Strict");
+    let reply = api.send(method, &path, media, body.to_string()).await;
+    (reply.status, reply.json())
+}
+
+async fn define_ours(cluster: &Cluster) {
+    for definition in operator(&["crds"]) {
+        cluster.define(&serde_yaml_ng::to_string(&definition).unwrap()).await;
+    }
+}
+
+/// Dynamo's definition under another group and without its webhook.
+async fn define_theirs(cluster: &Cluster, definition: &Value) {
+    let mut theirs = definition.clone();
+    let spec = theirs["spec"].as_object_mut().unwrap();
+    spec.remove("conversion");
+    spec["group"] = json!(THEIRS);
+    let name = format!("{}.{THEIRS}", definition["spec"]["names"]["plural"].as_str().unwrap());
+    theirs["metadata"] = json!({ "name": name });
+    cluster.define(&serde_yaml_ng::to_string(&theirs).unwrap()).await;
+}
+
+#[tokio::test]
+async fn our_definitions_accept_what_dynamos_accept() {
+    let Some(folder) = data("dynamo-crds/without-descriptions") else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    define_ours(cluster).await;
+    let namespace = cluster.namespace().await;
+    for file in files(&folder) {
+        let definition = read(&file).remove(0);
+        let plural = definition["spec"]["names"]["plural"].as_str().unwrap();
+        // Snapshots of processes are not among our kinds.
+        if plural == "dynamocheckpoints" {
+            continue;
+        }
+        define_theirs(cluster, &definition).await;
+        for version in definition["spec"]["versions"].as_array().unwrap() {
+            let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
+            Pair { api: &namespace.api, namespace: &namespace.name, plural, kind, version }
+                .compare()
+                .await;
+        }
+    }
+}
+
+/// A version of a kind that is defined twice.
+struct Pair<'a> {
+    api: &'a Api,
+    namespace: &'a str,
+    plural: &'a str,
+    kind: &'a str,
+    version: &'a Value,
+}
+
+impl Pair<'_> {
+    fn path(&self, group: &str) -> String {
+        let version = self.version["name"].as_str().unwrap();
+        format!("/apis/{group}/{version}/namespaces/{}/{}", self.namespace, self.plural)
+    }
+
+    fn document(&self, group: &str, spec: &Value) -> Value {
+        let version = format!("{group}/{}", self.version["name"].as_str().unwrap());
+        json!({ "apiVersion": version, "kind": self.kind, "metadata": { "name": "a" }, "spec": spec })
+    }
+
+    async fn compare(&self) {
+        let properties = &self.version["schema"]["openAPIV3Schema"]["properties"];
+        let mut accepted = Vec::new();
+        for seed in 0..DRAWN {
+            let spec = DocumentDraw::new(seed).value(&properties["spec"]);
+            let theirs = self.document(THEIRS, &spec);
+            let (status, _) = answer(self.api, Method::POST, &self.path(THEIRS), &theirs).await;
+            if status != StatusCode::CREATED {
+                continue;
+            }
+            let ours = self.document(OURS, &spec);
+            let (status, kept) = answer(self.api, Method::POST, &self.path(OURS), &ours).await;
+            assert_eq!(status, StatusCode::CREATED, "seed {seed}: {}\n{ours:#}", kept["message"]);
+            assert!(holds(&kept["spec"], &spec), "seed {seed}: {:#}\nof {spec:#}", kept["spec"]);
+            accepted.push(spec);
+        }
+        let (number, drawn) = (accepted.len() as u64, DRAWN);
+        assert!(number >= DRAWN / 8, "{}: of {drawn} documents {number} count", self.path(THEIRS));
+        if self.version["subresources"].get("status").is_some() {
+            self.compare_status(&accepted[0], &properties["status"]).await;
+        }
+    }
+
+    async fn compare_status(&self, spec: &Value, schema: &Value) {
+        for group in [THEIRS, OURS] {
+            let path = self.path(group);
+            let body = self.document(group, spec).to_string();
+            let reply = self.api.send(Method::POST, &path, "application/json", body).await;
+            let is_there = [StatusCode::CREATED, StatusCode::CONFLICT].contains(&reply.status);
+            assert!(is_there, "{path}: {:?}", reply.json()["message"]);
+        }
+        let mut accepted = 0;
+        for seed in 0..DRAWN {
+            let status = json!({ "status": DocumentDraw::new(seed).value(schema) });
+            let path = |group: &str| format!("{}/a/status", self.path(group));
+            if answer(self.api, Method::PATCH, &path(THEIRS), &status).await.0 == StatusCode::OK {
+                accepted += 1;
+                let (code, said) = answer(self.api, Method::PATCH, &path(OURS), &status).await;
+                assert_eq!(code, StatusCode::OK, "seed {seed}: {}\n{status:#}", said["message"]);
+            }
+        }
+        assert!(accepted >= DRAWN / 8, "{}: of {DRAWN} states {accepted} count", self.path(THEIRS));
+        // The next version has an object of this name, too.
+        for group in [THEIRS, OURS] {
+            let path = format!("{}/a", self.path(group));
+            self.api.send(Method::DELETE, &path, "application/json", "").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn manifests_of_dynamo_are_accepted() {
+    let Some(folder) = data("dynamo-manifests") else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    define_ours(cluster).await;
+    let namespace = cluster.namespace().await;
+    let manifests = [files(&folder.join("examples")), files(&folder.join("deploy/utils"))].concat();
+    assert_eq!(manifests.len(), 26);
+    for file in manifests {
+        for document in
+            read(&file).iter().filter(|one| one["kind"].as_str().unwrap().starts_with("Dynamo"))
+        {
+            let version = document["apiVersion"].as_str().unwrap();
+            let plural = document["kind"].as_str().unwrap().to_lowercase() + "s";
+            let path = format!("/apis/{version}/namespaces/{}/{plural}", namespace.name);
+            let (status, said) = answer(&namespace.api, Method::POST, &path, document).await;
+            assert_eq!(status, StatusCode::CREATED, "{}: {}", file.display(), said["message"]);
+        }
+    }
+}
+
+/// No webhook converts: what was written in the older version is stored whole and comes back.
+#[tokio::test]
+async fn older_documents_are_stored_whole() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    define_ours(cluster).await;
+    let namespace = cluster.namespace().await;
+    let older = include_str!("../../../manifests/operator/graphs/older.yaml");
+    let document = super::documents(older).remove(0);
+    namespace.apply(document.clone()).await;
+    for version in ["nvidia.com/v1alpha1", "nvidia.com/v1beta1"] {
+        let object = reference(version, "DynamoGraphDeployment", &namespace.name, "older");
+        let found = namespace.api.get(&object).await.unwrap();
+        assert!(holds(&found["spec"], &document["spec"]), "{found:#}");
+    }
+}
+
+#[tokio::test]
+async fn an_adapter_has_a_scale() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    define_ours(cluster).await;
+    let namespace = cluster.namespace().await;
+    let kind = "DynamoGraphDeploymentScalingAdapter";
+    let mut adapter = reference("nvidia.com/v1beta1", kind, &namespace.name, "a");
+    adapter["spec"] = json!({ "replicas": 1, "dgdRef": { "name": "g", "componentName": "C" } });
+    namespace.apply(adapter.clone()).await;
+    let plural = "dynamographdeploymentscalingadapters";
+    let path = format!("/apis/nvidia.com/v1beta1/namespaces/{}/{plural}/a/scale", namespace.name);
+    let scale = json!({ "spec": { "replicas": 4 } }).to_string();
+    let reply =
+        namespace.api.send(Method::PATCH, &path, "application/merge-patch+json", scale).await;
+    assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.json());
+    assert_eq!(namespace.api.get(&adapter).await.unwrap()["spec"]["replicas"], 4);
+}
