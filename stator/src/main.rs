@@ -18,7 +18,7 @@ mod version;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use cli::{Cli, Role};
-use stator_operator::OperatorAction;
+use stator_operator::{OperatorAction, OperatorArgs};
 use stator_runtime::Shutdown;
 use stator_runtime::log::{self, LogArgs};
 use std::process::ExitCode;
@@ -75,15 +75,20 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Role::Bench(role) => stator_bench::run(role.args).await,
         Role::Plan(role) => stator_plan::run(&role.args),
         Role::Simulate(role) => stator_simulate::run(&role.args),
-        Role::Operator(role) => {
-            let text = match &role.args.action {
-                OperatorAction::Crds => stator_operator::crds()?,
-                OperatorAction::Explain { file } => stator_operator::explain(&role.args, file)?,
-            };
-            print!("{text}");
-            Ok(())
-        }
+        Role::Operator(role) => operate_graphs(&role.args).await,
     }
+}
+
+async fn operate_graphs(args: &OperatorArgs) -> anyhow::Result<()> {
+    let text = match &args.action {
+        OperatorAction::Run(of) => {
+            return stator_operator::run(args, of, Shutdown::on_signal()?).await;
+        }
+        OperatorAction::Crds => stator_operator::crds()?,
+        OperatorAction::Explain { file } => stator_operator::explain(args, file)?,
+    };
+    print!("{text}");
+    Ok(())
 }
 
 /// Log flags of the process. The picker has other flags for it too, whose names are llm-d's.

@@ -21,11 +21,27 @@ pub struct OperatorArgs {
     pub action: OperatorAction,
 }
 
+/// Flags of the operator at work.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ServeArgs {
+    /// Namespaces whose graphs are operated, comma-separated. Default: the one of the service account
+    /// or of the kubeconfig.
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+
+    /// Kubeconfig file. Without it `KUBECONFIG`, `~/.kube/config` or the pod's service account say
+    /// which cluster it is.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
 /// Action of the operator.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperatorAction {
     /// Print the custom resource definitions of the kinds of `nvidia.com`.
     Crds,
+    /// Make the objects of graphs in a cluster, and keep them as the graphs say.
+    Run(ServeArgs),
     /// Print the objects that a manifest leads to, and what of it has no counterpart. Needs no
     /// cluster.
     Explain {

@@ -16,6 +16,31 @@ pub(crate) fn translated(notes: &[Note]) -> Value {
     json!({ "type": "Translated", "status": status, "reason": reason, "message": message })
 }
 
+/// Makes a status that of a document whose steps failed.
+pub(crate) fn failed(status: &mut Value, faults: &[String]) {
+    let mut message = faults.join("\n");
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    if status.get("state").is_some() {
+        status["state"] = "failed".into();
+    }
+    if let Some(ready) = status["conditions"].get_mut(0) {
+        ready["status"] = "False".into();
+        ready["reason"] = "failed_to_reconcile_the_resources".into();
+        ready["message"] = message.into();
+    }
+}
+
+/// Gives conditions their times: that of the last change of each one's status.
+pub(crate) fn timed(status: &mut Value, known: &Value, now: &str) {
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        let mut all = known["conditions"].as_array().into_iter().flatten();
+        let before =
+            all.find(|of| of["type"] == condition["type"] && of["status"] == condition["status"]);
+        let time = before.map_or_else(|| now.into(), |of| of["lastTransitionTime"].clone());
+        condition["lastTransitionTime"] = time;
+    }
+}
+
 /// A note as a line: where it is, its subject, and what became of it.
 fn line(note: &Note) -> String {
     let Note { component, container, subject, message } = note;
@@ -45,6 +70,20 @@ mod tests {
             (&lost["status"], &lost["reason"]),
             (&json!("False"), &json!("WithoutCounterpart"))
         );
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_while_its_status_stays() {
+        let known = json!({ "conditions": [
+            { "type": "A", "status": "True", "lastTransitionTime": "then" },
+            { "type": "B", "status": "True", "lastTransitionTime": "then" },
+        ] });
+        let mut status = json!({ "conditions": [
+            { "type": "A", "status": "True" }, { "type": "B", "status": "False" },
+        ] });
+        timed(&mut status, &known, "now");
+        let times = [0, 1].map(|at| status["conditions"][at]["lastTransitionTime"].clone());
+        assert_eq!(times, [json!("then"), json!("now")]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! roles in the place of Dynamo's modules.
 //!
 //! [`kinds`] are the documents, as Rust types and as custom resource definitions; [`convert`] turns
-//! older ones into newer ones and back. [`objects`] makes Kubernetes' own objects of a graph, and
-//! [`translate`] turns the containers in them into stator's roles. All of it is pure: nothing here
-//! talks to a cluster. Start reading at [`explain()`].
+//! older ones into newer ones and back. [`objects`] makes Kubernetes' own objects of a graph,
+//! [`translate`] turns the containers in them into stator's roles, and [`plan`] finds the steps from what
+//! a cluster has to what a graph wants. All of that is pure; [`serve`] alone talks to a cluster, and
+//! decides nothing. Start reading at [`explain()`].
 
 mod args;
 mod condition;
@@ -12,14 +13,26 @@ mod convert;
 mod explain;
 mod kinds;
 mod objects;
+mod plan;
+mod serve;
 mod translate;
 
-pub use args::{OperatorAction, OperatorArgs};
+pub use args::{OperatorAction, OperatorArgs, ServeArgs};
 pub use translate::SubstituteArgs;
 
 use anyhow::Context;
 use serde_json::Value;
+use stator_runtime::Shutdown;
 use std::path::Path;
+
+/// Works in a cluster until `shutdown`.
+///
+/// # Errors
+///
+/// Without a connection to a cluster, without the definitions, and where another operator owns them.
+pub async fn run(args: &OperatorArgs, of: &ServeArgs, shutdown: Shutdown) -> anyhow::Result<()> {
+    serve::serve(of, args.settings(), shutdown).await
+}
 
 /// The custom resource definitions, as YAML.
 ///

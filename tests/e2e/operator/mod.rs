@@ -3,6 +3,7 @@
 
 mod definitions;
 mod golden;
+mod serve;
 
 use serde::Deserialize as _;
 use serde_json::Value;

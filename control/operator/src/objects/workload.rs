@@ -23,6 +23,15 @@ pub(crate) fn objects(of: &Instance, settings: &OperatorSettings) -> WantedObjec
     WantedObjects { objects, notes }
 }
 
+/// Kind and name of a component's workload.
+pub(crate) fn reference(of: &Instance) -> Value {
+    let (kind, name) = match of.is_multinode() {
+        true => ("LeaderWorkerSet", format!("{}-0", of.name)),
+        false => ("Deployment", of.name.clone()),
+    };
+    json!({ "kind": kind, "metadata": { "name": name } })
+}
+
 fn deployment(of: &Instance, template: Value) -> Value {
     let mut deployment = object("apps/v1", "Deployment", &of.namespace, &of.name);
     let annotations = strings(&template["metadata"], "annotations");

@@ -1,9 +1,11 @@
 //! Parts that objects of all kinds have, as far as they are read. Fields that are missing have
 //! defaults: a newer or older server must not blind anybody.
 
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An object of which `Spec` and `Status` are read; [`NoFields`] stands for either.
 #[derive(Debug, Default, Deserialize)]
@@ -15,6 +17,13 @@ pub struct Object<Spec = NoFields, Status = NoFields> {
     pub spec: Spec,
     /// The state that was found.
     pub status: Status,
+}
+
+/// A time as objects have it, in whole seconds.
+pub fn timestamp(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// A part of an object that is not read.

@@ -1,0 +1,136 @@
+//! States of graphs and components.
+
+use serde_json::{Map, Value, json};
+
+/// Copies of a workload, as its controller reports them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct WorkloadReadiness {
+    pub(crate) asked: i32,
+    pub(crate) updated: i32,
+    pub(crate) ready: i32,
+    pub(crate) available: i32,
+    /// Whether the report is of the newest specification.
+    pub(crate) is_current: bool,
+}
+
+/// A component of a graph, and the state of its workload.
+pub(super) struct ComponentState<'a> {
+    pub(super) component: &'a Value,
+    pub(super) readiness: WorkloadReadiness,
+    /// Kind of the workload.
+    pub(super) kind: &'a str,
+}
+
+impl WorkloadReadiness {
+    /// The report of a workload; nothing of one that is not there.
+    pub(crate) fn of(workload: Option<&Value>) -> Self {
+        let Some(workload) = workload else { return Self::default() };
+        let number = |value: &Value| value.as_i64().unwrap_or_default() as i32;
+        let status = &workload["status"];
+        let ready = number(&status["readyReplicas"]);
+        // A LeaderWorkerSet has no number of its own for what is available.
+        let available = status.get("availableReplicas").map_or(ready, number);
+        Self {
+            asked: workload["spec"]["replicas"].as_i64().map_or(1, |asked| asked as i32),
+            updated: number(&status["updatedReplicas"]),
+            ready,
+            available: if workload["kind"] == "Deployment" {
+                number(&status["availableReplicas"])
+            } else {
+                available
+            },
+            is_current: status["observedGeneration"] == workload["metadata"]["generation"]
+                || workload["kind"] != "Deployment",
+        }
+    }
+
+    /// Whether all copies of the newest specification are available.
+    fn is_ready(&self) -> bool {
+        self.is_current && self.available >= self.asked && self.updated >= self.asked
+    }
+}
+
+/// The status of a graph.
+pub(super) fn of_graph(document: &Value, parts: &[ComponentState<'_>], translated: Value) -> Value {
+    let waiting: Vec<_> = parts
+        .iter()
+        .filter(|part| !part.readiness.is_ready())
+        .map(|part| {
+            let WorkloadReadiness { asked, available, .. } = part.readiness;
+            let name = part.component["metadata"]["name"].as_str().unwrap_or_default();
+            format!("{name}: {available} of {asked} available")
+        })
+        .collect();
+    let (state, ready, reason) = match waiting.is_empty() {
+        true => ("successful", "True", "all_resources_are_ready"),
+        false => ("pending", "False", "some_resources_are_not_ready"),
+    };
+    let mut components = Map::new();
+    for part in parts {
+        let name = part.component["spec"]["name"].as_str().unwrap_or_default();
+        let entry = components.entry(name).or_insert_with(|| empty(part.kind));
+        add(entry, part);
+    }
+    let generation = &document["metadata"]["generation"];
+    let condition = condition("Ready", ready, reason, &waiting.join("; "));
+    json!({
+        "state": state,
+        "observedGeneration": generation,
+        "conditions": [condition, translated],
+        "components": components,
+    })
+}
+
+/// Makes the status of a graph that of one that changes from a generation to the next.
+pub(super) fn roll(status: &mut Value) {
+    status["state"] = "pending".into();
+    status["rollingUpdate"] = json!({ "phase": "InProgress" });
+    status["conditions"][0]["status"] = "False".into();
+    status["conditions"][0]["reason"] = "rolling_update_in_progress".into();
+}
+
+/// The status of one component.
+pub(super) fn of_component(document: &Value, part: &ComponentState<'_>) -> Value {
+    let mut component = empty(part.kind);
+    add(&mut component, part);
+    let is_ready = part.readiness.is_ready();
+    let status = if is_ready { "True" } else { "False" };
+    let suffix = if is_ready { "Ready" } else { "NotReady" };
+    let WorkloadReadiness { asked, available, .. } = part.readiness;
+    let message = format!("{available} of {asked} available");
+    json!({
+        "observedGeneration": document["metadata"]["generation"],
+        "conditions": [
+            condition("Available", status, &format!("{}{suffix}", part.kind), &message),
+            condition("DynamoComponentReady", status, &format!("Component{suffix}"), &message),
+        ],
+        "component": component,
+    })
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({ "type": kind, "status": status, "reason": reason, "message": message })
+}
+
+fn empty(kind: &str) -> Value {
+    json!({
+        "componentKind": kind, "componentNames": [], "replicas": 0, "updatedReplicas": 0,
+        "readyReplicas": 0, "availableReplicas": 0,
+    })
+}
+
+fn add(entry: &mut Value, part: &ComponentState<'_>) {
+    let WorkloadReadiness { asked, updated, ready, available, .. } = part.readiness;
+    let numbers = [
+        ("replicas", asked),
+        ("updatedReplicas", updated),
+        ("readyReplicas", ready),
+        ("availableReplicas", available),
+    ];
+    for (name, number) in numbers {
+        entry[name] = (entry[name].as_i64().unwrap_or_default() + i64::from(number)).into();
+    }
+    if let Some(names) = entry["componentNames"].as_array_mut() {
+        names.push(part.component["metadata"]["name"].clone());
+    }
+}
