@@ -166,10 +166,9 @@ fn run(work: &FillerWork, sides: &FillerSides, mut credit: Credit) {
 /// the blocks before may be waiting for their checksums.
 fn name_all(filled: &mut [FilledBlock], client: &Client, keys: &dyn KeyBook) {
     let mut names = WordNames::default();
-    // A shim reports blocks in any order.
-    let mut order: Vec<_> = filled.iter_mut().collect();
-    order.sort_unstable_by_key(|filled| filled.block.depth);
-    for FilledBlock { key, block, words, .. } in order {
+    // A shim reports blocks in any order; a block is named and registered after the one before it.
+    filled.sort_unstable_by_key(|filled| filled.block.depth);
+    for FilledBlock { key, block, words, .. } in filled {
         *block = match words {
             Some(words) => names.name(*block, *words, client),
             None => keys.name(key, *block),

@@ -14,6 +14,16 @@ struct Link {
     newer: u32,
 }
 
+impl Links {
+    fn set(&mut self, slot: SlotId, link: Link) {
+        let at = slot.0 as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, Link { older: NONE, newer: NONE });
+        }
+        self.0[at] = link;
+    }
+}
+
 /// A list of slots, from the oldest to the newest.
 #[derive(Debug)]
 pub(super) struct SlotList {
@@ -39,16 +49,32 @@ impl SlotList {
 
     /// Appends a slot that is in no list.
     pub(super) fn push_newest(&mut self, links: &mut Links, slot: SlotId) {
-        let at = slot.0 as usize;
-        if links.0.len() <= at {
-            links.0.resize(at + 1, Link { older: NONE, newer: NONE });
-        }
-        links.0[at] = Link { older: self.newest, newer: NONE };
+        links.set(slot, Link { older: self.newest, newer: NONE });
         match self.newest {
             NONE => self.oldest = slot.0,
             newest => links.0[newest as usize].newer = slot.0,
         }
         self.newest = slot.0;
+        self.len += 1;
+    }
+
+    /// Puts a slot that is in no list before all others.
+    pub(super) fn push_oldest(&mut self, links: &mut Links, slot: SlotId) {
+        match self.oldest() {
+            Some(oldest) => self.insert_before(links, slot, oldest),
+            None => self.push_newest(links, slot),
+        }
+    }
+
+    /// Puts a slot that is in no list right before one that is in this list, as the older of the two.
+    pub(super) fn insert_before(&mut self, links: &mut Links, slot: SlotId, newer: SlotId) {
+        let older = links.0[newer.0 as usize].older;
+        links.set(slot, Link { older, newer: newer.0 });
+        links.0[newer.0 as usize].older = slot.0;
+        match older {
+            NONE => self.oldest = slot.0,
+            older => links.0[older as usize].newer = slot.0,
+        }
         self.len += 1;
     }
 

@@ -18,6 +18,13 @@ impl Eviction for Lru {
         self.0.push(slot, 0);
     }
 
+    fn release_behind(&mut self, slot: SlotId, _: BlockName, prefix: Option<SlotId>) {
+        match prefix {
+            Some(prefix) => self.0.push_before(slot, 0, prefix),
+            None => self.0.push_oldest(slot, 0),
+        }
+    }
+
     fn evict(&mut self) -> Option<SlotId> {
         self.0.pop(0)
     }

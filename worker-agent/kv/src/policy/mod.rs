@@ -1,8 +1,9 @@
 //! Order in which blocks leave host memory when room is needed.
 //!
 //! A block that a request reads is *held*: a policy never chooses it. Requests release their blocks
-//! deepest first, so that of one sequence the deeper block is always the older one: a policy that
-//! evicts the older block first evicts leaves first, and what stays is a usable prefix.
+//! deepest first, and a block that comes is put before the one that it continues, so that of one
+//! sequence the deeper block is the older one: a policy that evicts the older block first evicts
+//! leaves first, and what stays is a usable prefix.
 
 mod admission;
 mod ghosts;
@@ -43,6 +44,11 @@ pub trait Eviction: Send {
     /// just got its block.
     fn release(&mut self, slot: SlotId, name: BlockName);
 
+    /// The block in `slot` has just come, and may be evicted. It continues the block in `prefix`,
+    /// without which it is worth nothing: it is to leave before that one. If that one is nowhere, it is
+    /// to leave first.
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>);
+
     /// The next block to evict, which the policy forgets; none if all blocks are held.
     fn evict(&mut self) -> Option<SlotId>;
 
@@ -57,6 +63,10 @@ impl<P: Eviction + ?Sized> Eviction for Box<P> {
 
     fn release(&mut self, slot: SlotId, name: BlockName) {
         (**self).release(slot, name);
+    }
+
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>) {
+        (**self).release_behind(slot, name, prefix);
     }
 
     fn evict(&mut self) -> Option<SlotId> {

@@ -53,15 +53,30 @@ impl<const N: usize> Queues<N> {
         }
     }
 
+    /// The queue that a slot is in; none if it is held.
+    pub(super) fn idle_in(&self, slot: SlotId) -> Option<usize> {
+        self.queue_of(slot).filter(|_| !self.is_held(slot))
+    }
+
     /// Makes a slot the newest of a queue, wherever it was.
     pub(super) fn push(&mut self, slot: SlotId, queue: usize) {
-        self.unlink(slot);
-        let at = slot.0 as usize;
-        if self.members.len() <= at {
-            self.members.resize(at + 1, None);
-        }
-        self.members[at] = Some(Member { queue: queue as u8, is_held: false });
+        self.enter(slot, queue);
         self.lists[queue].push_newest(&mut self.links, slot);
+    }
+
+    /// Makes a slot the oldest of a queue, wherever it was.
+    pub(super) fn push_oldest(&mut self, slot: SlotId, queue: usize) {
+        self.enter(slot, queue);
+        self.lists[queue].push_oldest(&mut self.links, slot);
+    }
+
+    /// Puts a slot right before `newer` if that is in the queue, else where [`Queues::push`] does.
+    pub(super) fn push_before(&mut self, slot: SlotId, queue: usize, newer: SlotId) {
+        if self.idle_in(newer) != Some(queue) || newer == slot {
+            return self.push(slot, queue);
+        }
+        self.enter(slot, queue);
+        self.lists[queue].insert_before(&mut self.links, slot, newer);
     }
 
     pub(super) fn pop(&mut self, queue: usize) -> Option<SlotId> {
@@ -75,6 +90,16 @@ impl<const N: usize> Queues<N> {
         if let Some(member) = self.members.get_mut(slot.0 as usize) {
             *member = None;
         }
+    }
+
+    /// Takes a slot out of the queue that it is in, as a member of another.
+    fn enter(&mut self, slot: SlotId, queue: usize) {
+        self.unlink(slot);
+        let at = slot.0 as usize;
+        if self.members.len() <= at {
+            self.members.resize(at + 1, None);
+        }
+        self.members[at] = Some(Member { queue: queue as u8, is_held: false });
     }
 
     fn unlink(&mut self, slot: SlotId) {

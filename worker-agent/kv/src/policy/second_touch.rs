@@ -27,6 +27,12 @@ impl SecondTouch {
             seen: Ghosts::new(32 * slots),
         }
     }
+
+    /// The queue for a block that has just come into a slot.
+    fn queue_for(&mut self, slot: SlotId, name: BlockName) -> usize {
+        self.names[slot.0 as usize] = name;
+        if self.seen.take(name) { TWICE } else { ONCE }
+    }
 }
 
 impl Eviction for SecondTouch {
@@ -38,12 +44,16 @@ impl Eviction for SecondTouch {
         let queue = match self.queues.queue_of(slot) {
             Some(ONCE) if !self.queues.is_held(slot) => ONCE,
             Some(_) => TWICE,
-            None => {
-                self.names[slot.0 as usize] = name;
-                if self.seen.take(name) { TWICE } else { ONCE }
-            }
+            None => self.queue_for(slot, name),
         };
         self.queues.push(slot, queue);
+    }
+
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>) {
+        let own = self.queue_for(slot, name);
+        let Some(prefix) = prefix else { return self.queues.push_oldest(slot, ONCE) };
+        let queue = self.queues.idle_in(prefix).map_or(own, |of_prefix| own.min(of_prefix));
+        self.queues.push_before(slot, queue, prefix);
     }
 
     fn evict(&mut self) -> Option<SlotId> {

@@ -184,6 +184,11 @@ impl Eviction for PolicySelector {
         self.policy.release(slot, name);
     }
 
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>) {
+        self.names[slot.0 as usize] = name;
+        self.policy.release_behind(slot, name, prefix);
+    }
+
     fn evict(&mut self) -> Option<SlotId> {
         self.policy.evict()
     }

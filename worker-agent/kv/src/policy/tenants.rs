@@ -84,13 +84,47 @@ impl TenantSlots {
 
     /// A slot may be evicted from now on, after all others of its tenant.
     pub fn release(&mut self, slot: SlotId) {
-        self.hold(slot);
-        if let Some(Some(member)) = self.members.get_mut(slot.0 as usize)
-            && let Some(list) = self.tenants.get_mut(&member.tenant)
+        if let Some(tenant) = self.idle(slot)
+            && let Some(list) = self.tenants.get_mut(&tenant)
         {
-            member.is_idle = true;
             list.idle.push_newest(&mut self.links, slot);
         }
+    }
+
+    /// A slot may be evicted from now on: right before `prefix`, if that may be and is the same tenant's,
+    /// else after all others of its tenant; before all others if there is no prefix.
+    pub fn release_behind(&mut self, slot: SlotId, prefix: Option<SlotId>) {
+        let Some(prefix) = prefix else { return self.release_first(slot) };
+        let is_idle = self.member(prefix).is_some_and(|of| of.is_idle) && slot != prefix;
+        let tenant = |slot| self.member(slot).map(|of| of.tenant);
+        if !is_idle || tenant(slot) != tenant(prefix) {
+            return self.release(slot);
+        }
+        if let Some(tenant) = self.idle(slot)
+            && let Some(list) = self.tenants.get_mut(&tenant)
+        {
+            list.idle.insert_before(&mut self.links, slot, prefix);
+        }
+    }
+
+    fn release_first(&mut self, slot: SlotId) {
+        if let Some(tenant) = self.idle(slot)
+            && let Some(list) = self.tenants.get_mut(&tenant)
+        {
+            list.idle.push_oldest(&mut self.links, slot);
+        }
+    }
+
+    fn member(&self, slot: SlotId) -> Option<Member> {
+        *self.members.get(slot.0 as usize)?
+    }
+
+    /// Takes a slot off its list as one that may be evicted; its tenant.
+    fn idle(&mut self, slot: SlotId) -> Option<TenantKey> {
+        self.hold(slot);
+        let member = self.members.get_mut(slot.0 as usize)?.as_mut()?;
+        member.is_idle = true;
+        Some(member.tenant)
     }
 
     /// The tenant's slot that is to make room for another of its own.
@@ -111,6 +145,7 @@ mod tests {
         Remove(u32),
         Hold(u32),
         Release(u32),
+        ReleaseBehind(u32, Option<u32>),
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
@@ -119,7 +154,9 @@ mod tests {
             4 => (slot.clone(), 0..3_u64).prop_map(|(slot, tenant)| Step::Add(slot, tenant)),
             1 => slot.clone().prop_map(Step::Remove),
             2 => slot.clone().prop_map(Step::Hold),
-            4 => slot.prop_map(Step::Release),
+            4 => slot.clone().prop_map(Step::Release),
+            4 => (slot.clone(), proptest::option::of(slot))
+                .prop_map(|(slot, prefix)| Step::ReleaseBehind(slot, prefix)),
         ]
     }
 
@@ -153,6 +190,16 @@ mod tests {
                         let of = take(&mut model, slot);
                         model.extend(of.map(|of| (slot, of.1, true)));
                         slots.release(SlotId(slot));
+                    }
+                    Step::ReleaseBehind(slot, prefix) => {
+                        if let Some((_, tenant, _)) = take(&mut model, slot) {
+                            let place = |prefix| {
+                                let before = model.iter().position(|of| *of == (prefix, tenant, true));
+                                before.unwrap_or(model.len())
+                            };
+                            model.insert(prefix.map_or(0, place), (slot, tenant, true));
+                        }
+                        slots.release_behind(SlotId(slot), prefix.map(SlotId));
                     }
                 }
                 for tenant in 0..3 {

@@ -11,8 +11,8 @@ const SLOTS: u32 = 16;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A block comes into a free slot or that of an evicted block.
-    Insert(u128),
+    /// A block comes into a free slot or that of an evicted block. It may continue another.
+    Insert(u128, Option<usize>),
     Hold(usize),
     Release(usize),
     Forget(usize),
@@ -21,7 +21,8 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let pick = any::<usize>();
     prop_oneof![
-        4 => (0..40_u128).prop_map(Step::Insert),
+        4 => (0..40_u128, prop::option::of(pick))
+            .prop_map(|(name, prefix)| Step::Insert(name, prefix)),
         2 => pick.prop_map(Step::Hold),
         3 => pick.prop_map(Step::Release),
         1 => pick.prop_map(Step::Forget),
@@ -47,7 +48,7 @@ impl Model {
     fn run(&mut self, policy: &mut dyn Eviction, step: &Step) -> Option<SlotId> {
         let mut evicted = None;
         match step {
-            Step::Insert(name) => {
+            Step::Insert(name, prefix) => {
                 let free = (0..SLOTS).find(|slot| !self.blocks.contains_key(slot));
                 let slot = free.map(SlotId).or_else(|| {
                     evicted = policy.evict();
@@ -60,9 +61,16 @@ impl Model {
                 if evicted.is_some() {
                     assert!(self.released.contains(&slot.0), "{slot:?} may not be evicted");
                 }
+                self.blocks.remove(&slot.0);
+                self.released.retain(|of| *of != slot.0);
+                let prefix = prefix.and_then(|pick| self.pick(pick));
+                let at = self.released.iter().position(|of| Some(SlotId(*of)) == prefix);
+                self.released.insert(at.unwrap_or(self.released.len()), slot.0);
                 self.blocks.insert(slot.0, BlockName(*name));
-                self.released(slot);
-                policy.release(slot, BlockName(*name));
+                match prefix {
+                    Some(prefix) => policy.release_behind(slot, BlockName(*name), Some(prefix)),
+                    None => policy.release(slot, BlockName(*name)),
+                }
             }
             Step::Hold(pick) => {
                 if let Some(slot) = self.pick(*pick) {
@@ -124,6 +132,101 @@ proptest! {
             }
         }
     }
+}
+
+/// Prompts that are computed side by side, block after block, and never used again.
+#[derive(Default)]
+struct FreshChains {
+    /// Slots of each prompt, the shallowest first.
+    chains: [Vec<SlotId>; 4],
+    held: BTreeSet<SlotId>,
+    blocks: u128,
+}
+
+impl FreshChains {
+    /// Computes the next block of a prompt. It may be held from then on, as those before it are.
+    fn fill(&mut self, policy: &mut dyn Eviction, of: usize, is_held: bool) {
+        let used: BTreeSet<_> = self.chains.iter().flatten().copied().collect();
+        let free = (0..SLOTS).map(SlotId).find(|slot| !used.contains(slot));
+        let Some(slot) = free.or_else(|| self.evict(policy)) else { return };
+        self.blocks += 1;
+        let name = BlockName(self.blocks);
+        match self.chains[of].last() {
+            Some(prefix) => policy.release_behind(slot, name, Some(*prefix)),
+            None => policy.release(slot, name),
+        }
+        if is_held && self.chains[of].iter().all(|before| self.held.contains(before)) {
+            policy.hold(slot);
+            self.held.insert(slot);
+        }
+        self.chains[of].push(slot);
+    }
+
+    /// Evicts a block, behind which none of its prompt may be left that could have gone.
+    fn evict(&mut self, policy: &mut dyn Eviction) -> Option<SlotId> {
+        let slot = policy.evict()?;
+        for chain in &mut self.chains {
+            if let Some(at) = chain.iter().position(|of| *of == slot) {
+                let behind = &chain[at + 1..];
+                assert!(
+                    behind.iter().all(|of| self.held.contains(of)),
+                    "{behind:?} behind {slot:?}"
+                );
+                chain.remove(at);
+            }
+        }
+        Some(slot)
+    }
+}
+
+proptest! {
+    /// Of blocks that came one after another and were not used since, the deeper ones leave first.
+    #[test]
+    fn of_new_prompts_the_deepest_blocks_leave_first(
+        fills in vec((0..4_usize, prop::bool::weighted(0.3)), 0..120),
+    ) {
+        for name in PolicyName::ALL.into_iter().filter(|name| *name != PolicyName::TinyLfu) {
+            let mut policy = name.build(SLOTS as usize);
+            let mut chains = FreshChains::default();
+            for (of, is_held) in &fills {
+                chains.fill(&mut *policy, *of, *is_held);
+            }
+            while chains.evict(&mut *policy).is_some() {}
+        }
+    }
+}
+
+/// TinyLFU compares two blocks at a time, so a prompt may be torn where the window ends. In the window,
+/// and while the main cache has room, its deepest block leaves first.
+#[test]
+fn tiny_lfu_tears_no_prompt_within_its_window_or_main_cache() {
+    let slots = |range: std::ops::Range<u32>| range.map(SlotId).collect::<Vec<_>>();
+    let fill = |policy: &mut WindowTinyLfu, slots: &[SlotId]| {
+        policy.release(slots[0], BlockName(slots[0].0.into()));
+        for pair in slots.windows(2) {
+            policy.release_behind(pair[1], BlockName(pair[1].0.into()), Some(pair[0]));
+        }
+    };
+    let order = |mut policy: WindowTinyLfu, of: Vec<SlotId>| {
+        let all = std::iter::from_fn(move || policy.evict());
+        all.filter(|slot| of.contains(slot)).collect::<Vec<_>>()
+    };
+    let reversed = |slots: Vec<SlotId>| slots.into_iter().rev().collect::<Vec<_>>();
+
+    let mut main = WindowTinyLfu::new(64, 1);
+    fill(&mut main, &slots(0..20));
+    // The window has the first block of the prompt, and the next prompt pushes it out.
+    fill(&mut main, &slots(20..21));
+    assert_eq!(order(main, slots(0..20)), reversed(slots(0..20)));
+
+    let mut window = WindowTinyLfu::new(64, 50);
+    for slot in slots(0..32) {
+        window.release(slot, BlockName(slot.0.into()));
+        window.hold(slot);
+        window.release(slot, BlockName(slot.0.into()));
+    }
+    fill(&mut window, &slots(32..64));
+    assert_eq!(order(window, slots(32..64)), reversed(slots(32..64)));
 }
 
 /// Prompts of conversations: each turn repeats all before it and adds some blocks. Some users come

@@ -48,6 +48,27 @@ impl WindowTinyLfu {
         self.queues.oldest(PROBATION).or_else(|| self.queues.oldest(PROTECTED))
     }
 
+    /// Takes note of a block that has just come into a slot.
+    fn come(&mut self, slot: SlotId, name: BlockName) {
+        self.names[slot.0 as usize] = name;
+        self.uses.add(name);
+    }
+
+    /// While the main cache has room, whatever leaves the window stays.
+    fn leave_window(&mut self) {
+        if self.queues.len(WINDOW) > self.window_max
+            && self.has_room()
+            && let Some(oldest) = self.queues.oldest(WINDOW)
+        {
+            self.queues.push(oldest, PROBATION);
+        }
+    }
+
+    /// Whether the main cache has room.
+    fn has_room(&self) -> bool {
+        self.queues.len(PROBATION) + self.queues.len(PROTECTED) < self.main_max
+    }
+
     fn protect(&mut self, slot: SlotId) {
         self.queues.push(slot, PROTECTED);
         if self.queues.len(PROTECTED) > self.protected_max
@@ -69,21 +90,25 @@ impl Eviction for WindowTinyLfu {
     fn release(&mut self, slot: SlotId, name: BlockName) {
         match self.queues.queue_of(slot) {
             None => {
-                self.names[slot.0 as usize] = name;
-                self.uses.add(name);
+                self.come(slot, name);
                 self.queues.push(slot, WINDOW);
             }
             Some(PROBATION) if self.queues.is_held(slot) => self.protect(slot),
             Some(queue) => self.queues.push(slot, queue),
         }
-        // While the main cache has room, whatever leaves the window stays.
-        let main = self.queues.len(PROBATION) + self.queues.len(PROTECTED);
-        if self.queues.len(WINDOW) > self.window_max
-            && main < self.main_max
-            && let Some(oldest) = self.queues.oldest(WINDOW)
-        {
-            self.queues.push(oldest, PROBATION);
-        }
+        self.leave_window();
+    }
+
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>) {
+        self.come(slot, name);
+        let Some(prefix) = prefix else { return self.queues.push_oldest(slot, WINDOW) };
+        // The block before it may have left the window already.
+        let queue = match self.queues.idle_in(prefix) {
+            Some(PROBATION) if self.has_room() => PROBATION,
+            _ => WINDOW,
+        };
+        self.queues.push_before(slot, queue, prefix);
+        self.leave_window();
     }
 
     fn evict(&mut self) -> Option<SlotId> {

@@ -32,6 +32,12 @@ impl TwoQueue {
             new_max: slots * new_percent / 100,
         }
     }
+
+    /// The queue for a block that has just come into a slot.
+    fn queue_for(&mut self, slot: SlotId, name: BlockName) -> usize {
+        self.names[slot.0 as usize] = name;
+        if self.evicted.take(name) { MAIN } else { NEW }
+    }
 }
 
 impl Eviction for TwoQueue {
@@ -45,12 +51,16 @@ impl Eviction for TwoQueue {
             // block is to be evicted before the blocks behind it.
             Some(NEW) if self.queues.is_held(slot) => MAIN,
             Some(queue) => queue,
-            None => {
-                self.names[slot.0 as usize] = name;
-                if self.evicted.take(name) { MAIN } else { NEW }
-            }
+            None => self.queue_for(slot, name),
         };
         self.queues.push(slot, queue);
+    }
+
+    fn release_behind(&mut self, slot: SlotId, name: BlockName, prefix: Option<SlotId>) {
+        let own = self.queue_for(slot, name);
+        let Some(prefix) = prefix else { return self.queues.push_oldest(slot, NEW) };
+        let queue = self.queues.idle_in(prefix).map_or(own, |of_prefix| own.min(of_prefix));
+        self.queues.push_before(slot, queue, prefix);
     }
 
     fn evict(&mut self) -> Option<SlotId> {

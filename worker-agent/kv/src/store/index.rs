@@ -27,23 +27,33 @@ impl KnownBlock {
 
 /// All known blocks.
 #[derive(Debug, Default)]
-pub(super) struct BlockIndex(FxHashMap<BlockName, KnownBlock>);
+pub(super) struct BlockIndex {
+    blocks: FxHashMap<BlockName, KnownBlock>,
+    /// Names of blocks whose hash is known. Several blocks may have one hash: then one of them.
+    hashes: FxHashMap<SequenceHash, BlockName>,
+}
 
 impl BlockIndex {
     pub(super) fn find(&self, name: BlockName) -> Option<&KnownBlock> {
-        self.0.get(&name)
+        self.blocks.get(&name)
     }
 
     /// The slot of a block, ready or being read into.
     pub(super) fn slot(&self, name: BlockName) -> Option<SlotId> {
-        self.0.get(&name)?.slot
+        self.blocks.get(&name)?.slot
+    }
+
+    /// The block of a hash, if it is somewhere.
+    pub(super) fn named(&self, hash: SequenceHash) -> Option<&KnownBlock> {
+        self.blocks.get(self.hashes.get(&hash)?)
     }
 
     /// Takes the hashes of a known block that had none; the block's place then.
     pub(super) fn learn(&mut self, block: Block) -> Option<KnownBlock> {
         let unnamed = |known: &&mut KnownBlock| known.hash.is_none() && block.hash.is_some();
-        let known = self.0.get_mut(&block.name).filter(unnamed)?;
+        let known = self.blocks.get_mut(&block.name).filter(unnamed)?;
         (known.hash, known.parent) = (block.hash, block.parent);
+        self.hashes.extend(known.hash.map(|hash| (hash, block.name)));
         Some(*known)
     }
 
@@ -53,7 +63,7 @@ impl BlockIndex {
 
     /// Forgets the slot of a block; the block, if it is known.
     pub(super) fn unset_slot(&mut self, name: BlockName) -> Option<Block> {
-        let known = self.0.get_mut(&name)?;
+        let known = self.blocks.get_mut(&name)?;
         known.slot = None;
         let block = known.block(name);
         self.drop_if_nowhere(name);
@@ -70,7 +80,7 @@ impl BlockIndex {
 
     /// The block, if the tier held it.
     pub(super) fn remove_tier(&mut self, name: BlockName, tier: TierId) -> Option<Block> {
-        let known = self.0.get_mut(&name).filter(|known| known.tiers & tier.bit() != 0)?;
+        let known = self.blocks.get_mut(&name).filter(|known| known.tiers & tier.bit() != 0)?;
         known.tiers &= !tier.bit();
         let block = known.block(name);
         self.drop_if_nowhere(name);
@@ -78,28 +88,35 @@ impl BlockIndex {
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.blocks.clear();
+        self.hashes.clear();
     }
 
     /// All known blocks, in any order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (BlockName, &KnownBlock)> {
-        self.0.iter().map(|(name, known)| (*name, known))
+        self.blocks.iter().map(|(name, known)| (*name, known))
     }
 
     fn of(&mut self, block: Block) -> &mut KnownBlock {
         let Block { name, hash, parent, depth, tenant } = block;
         let new = KnownBlock { slot: None, tiers: 0, depth, hash, parent, tenant };
-        let known = self.0.entry(name).or_insert(new);
+        let known = self.blocks.entry(name).or_insert(new);
         // Not every engine knows the hashes of its blocks.
         if known.hash.is_none() {
             (known.hash, known.parent) = (hash, parent);
         }
+        self.hashes.extend(known.hash.map(|hash| (hash, name)));
         known
     }
 
     fn drop_if_nowhere(&mut self, name: BlockName) {
-        if self.0.get(&name).is_some_and(|known| known.slot.is_none() && known.tiers == 0) {
-            self.0.remove(&name);
+        let is_nowhere = |known: &KnownBlock| known.slot.is_none() && known.tiers == 0;
+        if !self.blocks.get(&name).is_some_and(is_nowhere) {
+            return;
+        }
+        let hash = self.blocks.remove(&name).and_then(|known| known.hash);
+        if let Some(hash) = hash.filter(|hash| self.hashes.get(hash) == Some(&name)) {
+            self.hashes.remove(&hash);
         }
     }
 }

@@ -83,7 +83,9 @@ impl BlockStore {
         if self.kept.awaits(block.name, slot) {
             self.pin(slot);
         }
-        self.settle(slot);
+        if self.slots[slot].pins == 0 {
+            self.release_new(slot, &block);
+        }
         self.offer_new(block.name);
         self.write_down(now);
     }
@@ -120,6 +122,23 @@ impl BlockStore {
             of.is_leaving = false;
             self.policy.release(slot, of.name);
             self.tenants.release(slot);
+        }
+    }
+
+    /// Lets go of a block that has just come: of a prompt the deeper block is to be the older one, as
+    /// after the prompt's end.
+    fn release_new(&mut self, slot: SlotId, block: &Block) {
+        let before = block.parent.map(|hash| self.index.named(hash).map(|known| known.slot));
+        match before {
+            // It is the first one, nobody knows, or the one before it can be read from a tier.
+            None | Some(Some(None)) => {
+                self.policy.release(slot, block.name);
+                self.tenants.release(slot);
+            }
+            Some(prefix) => {
+                self.policy.release_behind(slot, block.name, prefix.flatten());
+                self.tenants.release_behind(slot, prefix.flatten());
+            }
         }
     }
 

@@ -3,8 +3,13 @@
 use super::*;
 use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
+use std::collections::BTreeSet;
 
 pub(super) const DISK: TierId = TierId(0);
 
@@ -137,6 +142,50 @@ fn the_deepest_block_is_evicted_first() {
     bench.end(1);
     bench.fill(10..12);
     assert_eq!(bench.ask(2, 0..4).ready.len(), 2);
+}
+
+/// Block `depth` of a prompt, whose blocks have hashes for routers.
+fn hashed(prompt: u64, depth: u32) -> Block {
+    let hash = |depth: u32| SequenceHash(prompt * 1000 + u64::from(depth));
+    let (name, parent) = (u128::from(hash(depth).0), depth.checked_sub(1).map(hash));
+    Block { hash: Some(hash(depth)), parent, depth, ..block(name) }
+}
+
+proptest! {
+    /// Blocks come in the order in which they are computed, those of four prompts in turns. Of each prompt
+    /// the deepest block leaves first, with quotas of tenants and without, also where memory is too small
+    /// for one prompt.
+    #[test]
+    fn of_what_was_just_computed_the_deepest_leaves_first(
+        fills in vec(0..4_usize, 1..60),
+        policy in select(vec![PolicyName::Lru, PolicyName::TwoQueueShort, PolicyName::SecondTouch]),
+        tenant_slots_max in prop::option::of(4..8_usize),
+    ) {
+        let mut settings = StoreSettings::new(8, 4096, Vec::new());
+        (settings.policy, settings.tenant_slots_max) = (Some(policy), tenant_slots_max);
+        let mut store = BlockStore::new(settings);
+        let owner = store.connect();
+        let (mut depths, mut held) = ([0; 4], BTreeSet::new());
+        for prompt in fills {
+            let slot = store.grant(owner, 1, Now::ZERO)[0];
+            let block = hashed(prompt as u64, depths[prompt]);
+            store.filled(owner, slot, block, Checksum(0), Now::ZERO);
+            depths[prompt] += 1;
+            let place = |block: Block| (block.name.0 / 1000, block.depth);
+            while let Some(Action::Event(event)) = store.next_action() {
+                match event {
+                    TierEvent::Stored { block, .. } => drop(held.insert(place(block))),
+                    TierEvent::Removed { block, .. } => {
+                        let (of, depth) = place(block);
+                        prop_assert!(held.remove(&(of, depth)));
+                        let behind = held.range((of, depth)..(of + 1, 0)).next();
+                        prop_assert_eq!(behind, None, "block {} of {}", depth, of);
+                    }
+                    TierEvent::Cleared => unreachable!("nobody clears"),
+                }
+            }
+        }
+    }
 }
 
 #[test]

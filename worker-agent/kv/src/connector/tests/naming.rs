@@ -33,7 +33,7 @@ fn blocks_are_told_to_routers_by_the_hashes_of_their_tokens() {
     shim.wire.send(&ShimMessage::Filled(slots.to_vec()));
     let chain = hashes(&[0, 1, 2, 3]);
     let named = |at: usize| (Some(chain[at]), at.checked_sub(1).map(|before| chain[before]));
-    assert_eq!(stored(&agent, 4), [named(0), named(3), named(1), named(2)]);
+    assert_eq!(stored(&agent, 4), [0, 1, 2, 3].map(named), "each after the one before it");
 }
 
 #[test]
