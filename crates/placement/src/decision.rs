@@ -2,7 +2,8 @@
 
 use crate::constraint::{Adapter, Constraint, Needs};
 use crate::cost::{Prediction, Score, Weights};
-use crate::reuse::{Holders, PrefixSources};
+use crate::reuse::Holders;
+use crate::sources::PrefixSources;
 use crate::split::{Split, SplitReason};
 use crate::tracker::{BookingId, InFlight};
 use stator_kv_index::{Overlap, Overlaps, Time};

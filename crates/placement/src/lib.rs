@@ -19,6 +19,7 @@ mod reuse;
 mod running;
 mod sessions;
 mod settings;
+mod sources;
 mod split;
 mod tracker;
 mod work;
@@ -37,9 +38,10 @@ pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
 pub use placement::{Placement, PlacementStats, Survey};
 pub use random::{Random, SeedSequence};
-pub use reuse::{Holder, Holders, PrefixSources};
+pub use reuse::{Holder, Holders};
 pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, PlacementSettings};
+pub use sources::{PrefixSources, PromptSources};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
 pub use stator_kv_index::{
     Closure, EventEffect, Index, IndexSettings, Overlap, Overlaps, PredictionPolicy, Time,

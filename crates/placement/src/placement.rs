@@ -103,6 +103,11 @@ impl Placement {
         }
     }
 
+    /// Tokens of a block.
+    pub fn block_tokens(&self) -> u32 {
+        self.settings.block_size.get()
+    }
+
     /// A worker is there, or something about it changed. A new life has no blocks and none of
     /// the old one's bookings. False, and without effect, if a later life of it is known.
     pub fn worker_up(&mut self, worker: Worker) -> bool {

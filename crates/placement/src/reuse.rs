@@ -5,13 +5,13 @@
 //! no plan is slower than one that loads nothing. Times are those that the worker's agent measured.
 
 use crate::constraint::Label;
+use crate::sources::PrefixSources;
 use arrayvec::ArrayVec;
 use stator_kv_index::Overlap;
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::Medium;
 use stator_protos::load::{LoadCost, TierCosts};
 use stator_protos::worker::KV_HOLDERS_MAX;
-use std::fmt;
 
 /// Other workers that hold leading blocks of a prompt and lend them, the one with most first.
 pub type Holders = ArrayVec<Holder, KV_HOLDERS_MAX>;
@@ -23,50 +23,6 @@ pub struct Holder {
     pub worker: WorkerRank,
     /// Leading blocks that it holds where others can read them.
     pub blocks: u32,
-}
-
-/// Places that a prompt's leading blocks are expected to come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixSources {
-    /// Blocks from the worker itself and its tiers.
-    pub own: Overlap,
-    /// Blocks behind these that another worker lends.
-    pub fetched: u32,
-    /// The worker that lends them.
-    pub from: Option<WorkerRank>,
-}
-
-impl PrefixSources {
-    /// Blocks that need not be computed.
-    pub fn blocks(&self) -> u32 {
-        self.own.blocks() + self.fetched
-    }
-
-    /// Whether any of them is to be loaded from outside the engine.
-    pub(crate) fn loads(&self) -> bool {
-        self.blocks() > self.own.on(Medium::Device)
-    }
-}
-
-/// Writes sources for people: `12 blocks device, 40 host, 8 disk, 10 from worker 7/0`.
-impl fmt::Display for PrefixSources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["device", "host", "disk", "remote"];
-        let own =
-            Medium::ALL.into_iter().zip(names).map(|(medium, name)| (self.own.on(medium), name));
-        let mut unit = " blocks";
-        for (blocks, name) in own.filter(|(blocks, _)| *blocks > 0) {
-            let before = if unit.is_empty() { ", " } else { "" };
-            write!(f, "{before}{blocks}{unit} {name}")?;
-            unit = "";
-        }
-        if let Some(from) = self.from.filter(|_| self.fetched > 0) {
-            let before = if unit.is_empty() { ", " } else { "" };
-            write!(f, "{before}{}{unit} from worker {from}", self.fetched)?;
-            unit = "";
-        }
-        if unit.is_empty() { Ok(()) } else { f.write_str("nothing cached") }
-    }
 }
 
 /// Time to load blocks from one place.

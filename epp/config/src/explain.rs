@@ -6,16 +6,18 @@ use crate::document::{
 };
 use crate::units::format_duration;
 use serde_json::Value;
+use stator_epp_plugins::KvCost;
 use std::fmt::Display;
 
 /// The text. It parses to the same plan, and explains to itself save for the reasons.
-pub(crate) fn explain(document: &Document) -> String {
+pub(crate) fn explain(document: &Document, kv_cost: Option<&KvCost>) -> String {
     let mut page = Page::default();
     page.line(
         0,
         "# The effective configuration. Comments say why there is what nobody wrote.",
         None,
     );
+    page.prefixes(kv_cost);
     // In the order of the API, so that the page can be compared with what was written.
     page.line(0, "apiVersion: llm-d.ai/v1alpha1", None);
     page.line(0, "kind: EndpointPickerConfig", None);
@@ -52,6 +54,31 @@ impl Page {
         let indent = "  ".repeat(depth);
         let why = why.map(|why| format!(" # {why}")).unwrap_or_default();
         self.text.push_str(&format!("{indent}{line}{why}\n"));
+    }
+
+    /// The places that the prefix of a prompt may come from.
+    fn prefixes(&mut self, kv_cost: Option<&KvCost>) {
+        let Some(cost) = kv_cost else {
+            let text = "# Nothing here weighs where the prefix of a prompt would come from.";
+            return self.line(0, text, None);
+        };
+        let weights = cost.weights.settings();
+        for text in [
+            "# The prefix of a prompt comes from the endpoint's device, host memory, disk or object store",
+            "# (remote), or from the host memory of another agent (peer), where that is faster than to",
+            "# compute it; the rest is computed. Agents measure the times. A block of unknown time counts",
+            "# as a part of a computed one:",
+        ] {
+            self.line(0, text, None);
+        }
+        let parts = [
+            ("device", 1.0),
+            ("host", weights.host_cache_hit_weight),
+            ("disk", weights.disk_cache_hit_weight),
+            ("remote and peer", weights.shared_cache_multiplier),
+        ];
+        let parts = parts.map(|(place, part)| format!("{place} {part}"));
+        self.line(0, format!("# {}.", parts.join(", ")), None);
     }
 
     fn given<T>(

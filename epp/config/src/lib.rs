@@ -100,7 +100,7 @@ pub fn load(text: &str, options: LoadOptions) -> Result<LoadedConfig, InvalidCon
     let context = build::build(&mut document, &order, &left_out, &findings);
     let plan = wire::wire(&document, &context, &order, &findings);
     let warnings = findings.finish()?;
-    let explanation = explain::explain(&document);
+    let explanation = explain::explain(&document, context.kv_cost.as_ref());
     let incomplete = || invalid("nothing was built that could schedule".to_owned());
     plan.map(|plan| LoadedConfig { plan, warnings, explanation }).ok_or_else(incomplete)
 }

@@ -2,7 +2,7 @@
 
 use crate::Endpoint;
 use crate::plugin::RouteError;
-use stator_placement::{PickError, PrefixSources, Time};
+use stator_placement::{PickError, PromptSources, Time};
 use stator_protos::WorkerRank;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ pub struct Decision {
     pub response_headers: Vec<(&'static str, String)>,
     /// Tokens of the prompt that count as cached at the endpoint.
     pub cached_tokens: u64,
-    /// Sources of the prompt's leading blocks at the endpoint that computes the prompt; nothing where
-    /// no plug-in asks for cached blocks.
-    pub sources: PrefixSources,
+    /// Sources of the prompt at the endpoint that computes it; nothing where no plug-in asks for cached
+    /// blocks.
+    pub sources: PromptSources,
     /// Scores of the answering profile's candidates, if wanted.
     pub scores: Vec<(SocketAddr, f64)>,
     /// Endpoints that count as holding the prompt, each with the end of that prediction. If

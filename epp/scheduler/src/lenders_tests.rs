@@ -54,12 +54,15 @@ fn placed(pool: &mut Scheduler, sequence: &[SequenceHash], only: &str) -> (Strin
 #[test]
 fn the_agent_that_lends_a_prompt_is_named_to_who_lacks_it() {
     let (mut pool, prompt) = pool(program());
-    let from = format!("4 blocks from worker {}", rank(1));
+    let from = format!("4 blocks (64 tokens) from worker {}, 1 (6) computed", rank(1));
     let named = Some("10.0.0.1:7010;blocks=4".to_owned());
     assert_eq!(placed(&mut pool, &prompt, "pod2"), (from, named));
-    assert_eq!(placed(&mut pool, &prompt, "pod1"), ("4 blocks host".into(), None));
+    assert_eq!(
+        placed(&mut pool, &prompt, "pod1"),
+        ("4 blocks (64 tokens) host, 1 (6) computed".into(), None)
+    );
     let other: Vec<_> = (50..54).map(SequenceHash).collect();
-    assert_eq!(placed(&mut pool, &other, "pod2"), ("nothing cached".into(), None));
+    assert_eq!(placed(&mut pool, &other, "pod2"), ("5 blocks (70 tokens) computed".into(), None));
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn lenders_are_named_for_the_endpoint_that_computes_the_prompt() {
     let (mut pool, prompt) = pool(split);
     // The one that answers holds the prompt, and the one that computes it can read it there.
     let (sources, named) = placed(&mut pool, &prompt, "pod2");
-    assert_eq!(sources, format!("4 blocks from worker {}", rank(1)));
+    assert_eq!(sources, format!("4 blocks (64 tokens) from worker {}, 1 (6) computed", rank(1)));
     assert_eq!(named.as_deref(), Some("10.0.0.1:7010;blocks=4"));
     assert_eq!(placed(&mut pool, &prompt, "pod1").1, None);
 }

@@ -11,7 +11,7 @@ use crate::slot::{EndpointSlot, Slots};
 use crate::tickets::{FlowKey, RequestTicket, Reservation, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, PrefixMatch, Request, Time};
 use stator_placement::{
-    PickError, Placement, PlacementRequest, PlacementSettings, PlacementStats, PrefixSources,
+    PickError, Placement, PlacementRequest, PlacementSettings, PlacementStats, PromptSources,
     Survey, Worker,
 };
 use stator_protos::load::Load;
@@ -357,7 +357,7 @@ impl Scheduler {
             port: routing.port,
             headers: routing.headers.clone(),
             cached_tokens: routing.cached_tokens(),
-            sources: PrefixSources::default(),
+            sources: PromptSources::default(),
             response_headers: Vec::new(),
             scores: Vec::new(),
             holders: Vec::new(),
@@ -389,7 +389,8 @@ impl Scheduler {
                 reservations.push(Reservation { rank, epoch: slot.epoch, booking: booked.booking });
                 decision.holders.extend(booked.holds_until.map(|until| (rank, until)));
                 if computes == Some(rank) {
-                    decision.sources = booked.sources;
+                    let block_tokens = self.placement.block_tokens();
+                    decision.sources = booked.sources.of_prompt(placed.prompt_tokens, block_tokens);
                     decision.headers.extend(self.slots.lenders(&booked.holders));
                 }
             }

@@ -317,7 +317,7 @@ impl Placer {
         let admitted = admitted.map_err(unplaced)?;
         self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
         let place = admitted.place;
-        trace::picked(&trace, place.decision());
+        trace::picked(&trace, place.decision(), tokens.len() as u32, self.pool.block_size());
         placing::count(&self.metrics, &self.plan, &place, choices.len());
         let mut submit = placing::submission(&self.plan, &place);
         if let Some((traceparent, tracestate)) = trace.headers() {

@@ -13,6 +13,7 @@ use stator_api::delta::Usage;
 use stator_placement::Decision;
 use stator_protos::WorkerRank;
 use stator_runtime::trace::{KeyValue, Parent, Stages, TARGET};
+use std::num::NonZeroU32;
 
 /// Most candidates whose costs a span lists.
 const CANDIDATES_MAX: usize = 32;
@@ -47,7 +48,12 @@ pub(crate) fn work(request: &Stages, lost: Option<WorkerRank>) -> Stages {
 
 /// Notes the worker that was picked, why, and the cost of each candidate. The pick is an event
 /// of `queue`: the queue tries it until a worker has room, and only the one that succeeds is seen.
-pub(crate) fn picked(work: &Stages, decision: &Decision) {
+pub(crate) fn picked(
+    work: &Stages,
+    decision: &Decision,
+    prompt_tokens: u32,
+    block_size: NonZeroU32,
+) {
     if !work.is_sampled() {
         return;
     }
@@ -57,10 +63,11 @@ pub(crate) fn picked(work: &Stages, decision: &Decision) {
     }
     let costs = decision.candidates.iter().take(CANDIDATES_MAX);
     let costs = costs.map(|it| format!("{}={:.4}", it.worker, it.score.total)).collect::<Vec<_>>();
+    let prefix = decision.sources.of_prompt(prompt_tokens, block_size.get());
     let attributes = vec![
         KeyValue::new("stator.reason", format!("{:?}", decision.reason)),
         KeyValue::new("stator.cached_tokens", i64::from(decision.cached_tokens)),
-        KeyValue::new("stator.prefix", decision.sources.to_string()),
+        KeyValue::new("stator.prefix", prefix.to_string()),
         KeyValue::new("stator.costs", costs.join(" ")),
     ];
     work.event("picked", attributes);

@@ -9,11 +9,11 @@ use stator_fleet::AgentClient;
 use stator_peers::PoolLink;
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, PlacementRequest, PlacementStats,
-    SeedSequence, Time, Worker,
+    PrefixSources, SeedSequence, Time, Worker,
 };
-use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::KvHolder;
+use stator_protos::{WorkerRank, holders};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ const DECISIONS: &str = "stator_decisions";
 pub(crate) struct PoolWorkers {
     /// The model's name, for the log.
     model: String,
+    /// Tokens of a block, for the log.
+    block_tokens: u32,
     pub(crate) state: Mutex<PoolState>,
     /// Blocks of the workers, updated and read without the lock.
     pub(crate) blocks: Arc<Blocks>,
@@ -65,10 +67,11 @@ impl std::fmt::Debug for PoolWorkers {
 impl PoolWorkers {
     /// No workers yet. `linger` is how long the adapters of workers that left are still known.
     pub(crate) fn new(model: String, placement: Placement, linger: Duration, seed: u64) -> Self {
-        let blocks = placement.blocks().clone();
+        let (blocks, block_tokens) = (placement.blocks().clone(), placement.block_tokens());
         let (link, early, changes) = Default::default();
         Self {
             model,
+            block_tokens,
             state: Mutex::new(PoolState::new(placement)),
             blocks,
             linger,
@@ -105,11 +108,11 @@ impl PoolWorkers {
             let address = state.client(holder.worker)?.profile().kv_transfer.clone()?;
             Some(KvHolder { address, blocks: holder.blocks })
         });
-        let holders = holders.collect();
+        let holders: Vec<_> = holders.collect();
         let no_split = if prefill.is_none() { state.no_split(decision.split) } else { None };
         drop(state);
         if logged {
-            explained(&self.model, &decision);
+            self.explained(&decision, request.prompt_tokens, &holders);
         }
         self.blocks.sent(&decision, sequence);
         self.tell(&decision, sequence, request.session);
@@ -347,20 +350,29 @@ impl PoolWorkers {
     fn now(&self) -> Time {
         Time(self.start.elapsed())
     }
-}
 
-/// Says why a request goes where it does, a line for each worker that could have had it.
-fn explained(model: &str, decision: &Decision) {
-    let Decision { worker, reason, split, sources: prefix, .. } = decision;
-    let prefill = decision.prefill.as_ref().map(|leg| leg.worker.to_string());
-    tracing::debug!(target: DECISIONS, model, %worker, ?reason, ?prefill, ?split, %prefix, "placed");
-    for candidate in &decision.candidates {
-        let Candidate { worker, sources: prefix, active_blocks, in_flight, score, .. } = candidate;
-        let Candidate { overlap, predicted, .. } = candidate;
+    /// Says why a request goes where it does and where its prompt will come from, a line for each worker
+    /// that could have had it.
+    fn explained(&self, decision: &Decision, prompt_tokens: u32, holders: &[KvHolder]) {
+        let model = &self.model;
+        let told = |prefix: &PrefixSources| prefix.of_prompt(prompt_tokens, self.block_tokens);
+        let Decision { worker, reason, split, .. } = decision;
+        let prefill = decision.prefill.as_ref().map(|leg| leg.worker.to_string());
+        let prefix = told(&decision.sources);
+        let holders = holders.iter().map(|holder| (&*holder.address, holder.blocks));
+        let holders = holders::written(holders);
         tracing::debug!(
             target: DECISIONS,
-            model, %worker, %prefix, ?overlap, active_blocks, ?in_flight, ?score, ?predicted,
-            "candidate"
+            model, %worker, ?reason, ?prefill, ?split, %prefix, kv_holders = holders, "placed"
         );
+        for candidate in &decision.candidates {
+            let Candidate { worker, overlap, active_blocks, in_flight, score, .. } = candidate;
+            let (prefix, predicted) = (told(&candidate.sources), candidate.predicted);
+            tracing::debug!(
+                target: DECISIONS,
+                model, %worker, %prefix, ?overlap, active_blocks, ?in_flight, ?score, ?predicted,
+                "candidate"
+            );
+        }
     }
 }

@@ -71,9 +71,12 @@ async fn the_picker_names_who_holds_a_prompt_to_the_endpoint_that_it_chooses() {
     assert_eq!(seen.json()[PARAMETERS], json!({ "stator_holders": [[holder.address(), BLOCKS]] }));
 
     let own = picker.process.nth_event("picked", 0).await;
-    assert_eq!(own["prefix"], format!("{BLOCKS} blocks device"), "{own}");
+    let cached = format!("{BLOCKS} blocks ({} tokens)", 16 * BLOCKS);
+    let computed = format!("1 ({}) computed", PROMPT - 16 * BLOCKS as usize);
+    assert_eq!(own["prefix"], format!("{cached} device, {computed}"), "{own}");
     let lent = picker.process.nth_event("picked", 1).await;
     let prefix = lent["prefix"].as_str().expect("the log says so");
-    assert!(prefix.starts_with(&format!("{BLOCKS} blocks from worker ")), "{lent}");
+    assert!(prefix.starts_with(&format!("{cached} from worker ")), "{lent}");
+    assert!(prefix.ends_with(&format!(", {computed}")), "{lent}");
     assert_eq!(lent["kv_holders"], named);
 }

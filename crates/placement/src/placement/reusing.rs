@@ -7,8 +7,9 @@ use crate::cost::WeightSettings;
 use crate::decision::PlacementRequest;
 use crate::learn::Speed;
 use crate::reuse::{
-    BestHolder, Holder, Holders, Loan, PrefixSources, ReuseInputs, ReusePlan, WorkerLoads, lendable,
+    BestHolder, Holder, Holders, Loan, ReuseInputs, ReusePlan, WorkerLoads, lendable,
 };
+use crate::sources::PrefixSources;
 use crate::split::transfer_time_guess;
 use crate::work::Work;
 use stator_kv_index::Overlap;
