@@ -40,8 +40,24 @@ pub struct TierCosts {
     pub disk: LoadCost,
     /// Loads from its object store.
     pub remote: LoadCost,
-    /// Loads from other agents.
+    /// Loads from other agents, whichever.
     pub peer: LoadCost,
+    /// Loads from single agents, those that were read from last. Behind the last of them the list has
+    /// defaults.
+    pub peers: [PeerCost; PEER_COSTS_MAX],
+}
+
+/// Most agents of which a report has costs of their own.
+pub const PEER_COSTS_MAX: usize = 8;
+
+/// Measured cost of loading blocks from one other agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCost {
+    /// The agent, by the [`name_hash`](crate::hash::name_hash) of the address at which it lends. Zero
+    /// for none.
+    pub holder: u64,
+    /// The cost of blocks that it holds.
+    pub cost: LoadCost,
 }
 
 /// Measured cost of loading blocks from one place: the latency once, and the time of each block.
@@ -68,8 +84,13 @@ impl LoadCost {
 const FIELDS: u32 = 7;
 /// Fields of the first version.
 const FIELDS_MIN: u32 = 6;
-/// Numbers of the costs; later versions append theirs.
-const COSTS: u32 = 10;
+/// Elements of the costs: ten numbers, and a list of numbers of single agents, three of each. Later
+/// versions append theirs.
+const COSTS: u32 = 11;
+/// Elements of the costs in the first version that had some.
+const COSTS_MIN: u32 = 10;
+/// Numbers of a single agent.
+const PEER_NUMBERS: u32 = 3;
 
 impl Load {
     /// Appends the report to `out`.
@@ -120,13 +141,20 @@ impl Load {
             rmp::encode::write_uint(out, count.into())?;
         }
         rmp::encode::write_uint(out, self.pending_prefill_tokens)?;
-        let TierCosts { block_bytes, compute_ns, host, disk, remote, peer } = self.costs;
+        let TierCosts { block_bytes, compute_ns, host, disk, remote, peer, peers } = self.costs;
         rmp::encode::write_array_len(out, COSTS)?;
         rmp::encode::write_uint(out, block_bytes)?;
         rmp::encode::write_uint(out, compute_ns)?;
         for LoadCost { latency_us, block_ns } in [host, disk, remote, peer] {
             rmp::encode::write_uint(out, latency_us)?;
             rmp::encode::write_uint(out, block_ns)?;
+        }
+        let known = peers.iter().filter(|peer| peer.holder != 0);
+        rmp::encode::write_array_len(out, PEER_NUMBERS * known.clone().count() as u32)?;
+        for PeerCost { holder, cost } in known {
+            for number in [*holder, cost.latency_us, cost.block_ns] {
+                rmp::encode::write_uint(out, number)?;
+            }
         }
         Ok(())
     }
@@ -135,7 +163,7 @@ impl Load {
 impl TierCosts {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<Self, DecodeError> {
         let numbers = match reader.value()? {
-            MsgpackValue::Array(numbers) if numbers >= COSTS => numbers,
+            MsgpackValue::Array(numbers) if numbers >= COSTS_MIN => numbers,
             _ => return Err(unexpected("costs", "an array of at least 10")),
         };
         let [block_bytes, compute_ns] = [number(reader, "costs")?, number(reader, "costs")?];
@@ -144,12 +172,33 @@ impl TierCosts {
             load.latency_us = number(reader, "costs")?;
             load.block_ns = number(reader, "costs")?;
         }
+        let peers = if numbers >= COSTS { read_peers(reader)? } else { Default::default() };
         for _ in COSTS..numbers {
             reader.skip()?;
         }
         let [host, disk, remote, peer] = loads;
-        Ok(Self { block_bytes, compute_ns, host, disk, remote, peer })
+        Ok(Self { block_bytes, compute_ns, host, disk, remote, peer, peers })
     }
+}
+
+/// Reads the costs of single agents; those beyond [`PEER_COSTS_MAX`] are skipped.
+fn read_peers(reader: &mut MsgpackReader<'_>) -> Result<[PeerCost; PEER_COSTS_MAX], DecodeError> {
+    let numbers = match reader.value()? {
+        MsgpackValue::Array(numbers) if numbers.is_multiple_of(PEER_NUMBERS) => numbers,
+        _ => return Err(unexpected("peers", "an array of three numbers for each")),
+    };
+    let mut peers = [PeerCost::default(); PEER_COSTS_MAX];
+    let mut places = peers.iter_mut();
+    for _ in 0..numbers / PEER_NUMBERS {
+        let holder = number(reader, "peers")?;
+        let [latency_us, block_ns] = [number(reader, "peers")?, number(reader, "peers")?];
+        if holder != 0
+            && let Some(place) = places.next()
+        {
+            *place = PeerCost { holder, cost: LoadCost { latency_us, block_ns } };
+        }
+    }
+    Ok(peers)
 }
 
 fn number(reader: &mut MsgpackReader<'_>, field: &'static str) -> Result<u64, DecodeError> {
@@ -181,12 +230,32 @@ mod tests {
     #[test]
     fn a_longer_report_of_a_later_version_is_read() {
         let mut load = Load { running: 1, waiting: 2, total_blocks: 5, ..Load::default() };
-        let costs = [0x9b, 9, 8, 1, 2, 3, 4, 5, 6, 7, 10, 0xa1, b'y'];
+        let costs = [0x9c, 9, 8, 1, 2, 3, 4, 5, 6, 7, 10, 0x93, 11, 12, 13, 0xa1, b'y'];
         let longer = [&[0x99, 1, 2, 0, 0, 5, 0], &costs[..], &[0xa1, b'x', 0x91, 7]].concat();
         let [host, disk, remote, peer] = [(1, 2), (3, 4), (5, 6), (7, 10)]
             .map(|(latency_us, block_ns)| LoadCost { latency_us, block_ns });
-        load.costs = TierCosts { block_bytes: 9, compute_ns: 8, host, disk, remote, peer };
+        let mut peers = [PeerCost::default(); PEER_COSTS_MAX];
+        peers[0] = PeerCost { holder: 11, cost: LoadCost { latency_us: 12, block_ns: 13 } };
+        load.costs = TierCosts { block_bytes: 9, compute_ns: 8, host, disk, remote, peer, peers };
         check(&longer, Ok(load));
+    }
+
+    #[test]
+    fn a_report_without_single_agents_is_read() {
+        let costs = [0x9a, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let costs = [&[0x97, 1, 0, 0, 0, 0, 0], &costs[..]].concat();
+        let known = TierCosts { block_bytes: 9, ..TierCosts::default() };
+        check(&costs, Ok(Load { running: 1, costs: known, ..Load::default() }));
+    }
+
+    #[test]
+    fn of_many_single_agents_the_first_are_taken() {
+        let many = (1..=20_u8).flat_map(|holder| [holder, 1, 2]);
+        let costs =
+            [0x9b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].into_iter().chain([0xdc, 0, 60]).chain(many);
+        let frame: Vec<u8> = [0x97, 1, 0, 0, 0, 0, 0].into_iter().chain(costs).collect();
+        let read = Load::decode(&frame).expect("it is well formed");
+        assert_eq!(read.costs.peers.map(|peer| peer.holder), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
@@ -205,6 +274,9 @@ mod tests {
         let costs = unexpected("costs", "an array of at least 10");
         check(&[0x97, 1, 2, 3, 4, 5, 6, 7], Err(costs.clone()));
         check(&[0x97, 1, 2, 3, 4, 5, 6, 0x91, 7], Err(costs));
+        let peers = unexpected("peers", "an array of three numbers for each");
+        let odd = [0x9b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x92, 1, 2];
+        check(&[&[0x97, 1, 2, 3, 4, 5, 6], &odd[..]].concat(), Err(peers));
         let wide = [&[0x96, 0xcf][..], &[0xff; 8], &[2, 3, 4, 5, 6]].concat();
         check(&wide, Err(unexpected("running", "an integer below 4294967296")));
     }
@@ -213,7 +285,12 @@ mod tests {
         #[test]
         fn a_report_survives_the_wire(
             counts: [u32; 5], pending_prefill_tokens: u64, costs: [u64; 10],
+            holders in vec((1..u64::MAX, any::<[u64; 2]>()), 0..=PEER_COSTS_MAX),
         ) {
+            let mut peers = [PeerCost::default(); PEER_COSTS_MAX];
+            for (place, (holder, [latency_us, block_ns])) in peers.iter_mut().zip(holders) {
+                *place = PeerCost { holder, cost: LoadCost { latency_us, block_ns } };
+            }
             let cost = |at: usize| LoadCost { latency_us: costs[at], block_ns: costs[at + 1] };
             let [running, waiting, used_blocks, cached_blocks, total_blocks] = counts;
             let load = Load {
@@ -225,6 +302,7 @@ mod tests {
                     disk: cost(4),
                     remote: cost(6),
                     peer: cost(8),
+                    peers,
                 },
             };
             let mut frame = Vec::new();

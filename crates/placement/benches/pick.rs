@@ -16,7 +16,7 @@ use stator_placement::{
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
-use stator_protos::load::{Load, LoadCost, TierCosts};
+use stator_protos::load::{Load, LoadCost, PeerCost, TierCosts};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -192,6 +192,10 @@ fn equip(placement: &mut Placement, tiers: FleetTiers, worker: WorkerRank) {
         host: cost(0, 40_000),
         disk: cost(500, 350_000),
         peer: cost(1_000, 170_000),
+        peers: std::array::from_fn(|at| PeerCost {
+            holder: (worker.worker.0 + at as u64) % 64 + 1,
+            cost: cost(1_000, 150_000),
+        }),
         ..TierCosts::default()
     };
     placement.report_load(worker, LIFE, Load { costs, total_blocks: 50_000, ..Load::default() });

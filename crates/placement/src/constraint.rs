@@ -2,8 +2,8 @@
 
 use crate::cost::{InvalidWeight, InvalidWeights, Weights};
 use rustc_hash::FxHashMap;
+use stator_protos::hash::name_hash;
 use std::fmt;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// A property of workers, such as `pool=batch` or `dynamo.topology/zone=a`, by the hash of its
 /// text: equal texts, equal labels.
@@ -13,7 +13,7 @@ pub struct Label(pub u64);
 impl Label {
     /// The label of a text, by convention `key=value`.
     pub fn new(text: &str) -> Self {
-        Self(xxh3_64(text.as_bytes()))
+        Self(name_hash(text))
     }
 }
 
@@ -24,7 +24,7 @@ pub struct Adapter(pub u64);
 impl Adapter {
     /// The adapter of this name.
     pub fn new(name: &str) -> Self {
-        Self(xxh3_64(name.as_bytes()))
+        Self(name_hash(name))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The workers that exist, and what each last said of itself.
 
 use crate::constraint::{Adapter, Label, LabelSets, Profile, Role};
-use crate::reuse::WorkerLoads;
+use crate::reuse::{PairLoads, WorkerLoads};
 use rustc_hash::FxHashMap;
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::load::Load;
@@ -77,6 +77,7 @@ pub struct Fleet {
     rows: Vec<Row>,
     /// By slot, measured times of loads: apart, because most decisions do not read them.
     loads: Vec<WorkerLoads>,
+    pair_loads: Vec<PairLoads>,
     states: Vec<Option<WorkerState>>,
     free: Vec<u32>,
     /// Slots in order of their workers' identity.
@@ -151,6 +152,11 @@ impl Fleet {
     /// The measured times of the worker in a slot.
     pub(crate) fn loads(&self, slot: u32) -> &WorkerLoads {
         &self.loads[slot as usize]
+    }
+
+    /// The measured times of the worker in a slot to load from single agents.
+    pub(crate) fn pair_loads(&self, slot: u32) -> &PairLoads {
+        &self.pair_loads[slot as usize]
     }
 
     /// The role of the worker in a slot, if it takes new requests.
@@ -282,6 +288,7 @@ impl Fleet {
                 self.open.push(None);
                 self.rows.push(row);
                 self.loads.push(WorkerLoads::default());
+                self.pair_loads.push(PairLoads::default());
                 self.states.push(Some(state));
                 u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 workers")
             }
@@ -339,6 +346,7 @@ impl Fleet {
         row.total_blocks = if reported > 0 { reported } else { state.worker.total_blocks };
         let costs = state.load.map(|load| load.costs).unwrap_or_default();
         self.loads[slot as usize] = WorkerLoads::new(&costs);
+        self.pair_loads[slot as usize] = PairLoads::new(&costs);
     }
 
     /// Position of a worker in the order, or the position to insert it at.

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use stator_kv_index::Overlap;
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::Medium;
-use stator_protos::load::{LoadCost, TierCosts};
+use stator_protos::load::{LoadCost, PEER_COSTS_MAX, TierCosts};
 use stator_protos::worker::KV_HOLDERS_MAX;
 
 /// Other workers that hold leading blocks of a prompt and lend them, the one with most first.
@@ -41,7 +41,8 @@ impl LoadTime {
         cost.is_known().then_some(Self { latency_s, block_s: cost.block_ns as f64 * 1e-9 })
     }
 
-    fn seconds(&self, blocks: u32) -> f64 {
+    /// Seconds to load so many blocks.
+    pub(crate) fn seconds(&self, blocks: u32) -> f64 {
         self.latency_s + self.block_s * f64::from(blocks)
     }
 }
@@ -55,12 +56,14 @@ pub(crate) struct WorkerLoads {
     pub(crate) compute_s: Option<f64>,
     /// Bytes of a block.
     pub(crate) block_bytes: Option<f64>,
+    /// Number of agents of which [`PairLoads`] has times.
+    pub(crate) pairs: u8,
 }
 
 impl WorkerLoads {
     /// The times that an agent reported.
     pub(crate) fn new(costs: &TierCosts) -> Self {
-        let TierCosts { block_bytes, compute_ns, host, disk, remote, peer } = *costs;
+        let TierCosts { block_bytes, compute_ns, host, disk, remote, peer, .. } = *costs;
         let some = |number: u64| (number > 0).then_some(number as f64);
         let [host, disk, remote, peer] = [host, disk, remote, peer].map(LoadTime::new);
         Self {
@@ -68,7 +71,38 @@ impl WorkerLoads {
             peer,
             compute_s: some(compute_ns).map(|ns| ns * 1e-9),
             block_bytes: some(block_bytes),
+            pairs: costs.peers.iter().filter(|peer| peer.holder != 0).count() as u8,
         }
+    }
+}
+
+/// Measured times of one worker's loads from single agents. They stand apart from [`WorkerLoads`],
+/// which picks read of every worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PairLoads {
+    holders: [Label; PEER_COSTS_MAX],
+    times: [Option<LoadTime>; PEER_COSTS_MAX],
+}
+
+impl Default for PairLoads {
+    fn default() -> Self {
+        Self::new(&TierCosts::default())
+    }
+}
+
+impl PairLoads {
+    /// The times that an agent reported.
+    pub(crate) fn new(costs: &TierCosts) -> Self {
+        Self {
+            holders: costs.peers.map(|peer| Label(peer.holder)),
+            times: costs.peers.map(|peer| LoadTime::new(peer.cost)),
+        }
+    }
+
+    /// The time of loads from the agent that lends under this label, if it was measured.
+    pub(crate) fn of(&self, lends: Label) -> Option<LoadTime> {
+        let place = self.holders.iter().position(|holder| *holder == lends)?;
+        self.times[place]
     }
 }
 
@@ -167,13 +201,68 @@ impl ReusePlan {
     }
 }
 
-/// The best holder of a prompt.
+/// A worker that lends most of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BestHolder {
     pub(crate) slot: u32,
     pub(crate) holder: Holder,
     /// Its agent.
     pub(crate) lends: Label,
+}
+
+impl BestHolder {
+    /// What it lends, in this time.
+    pub(crate) fn loan(&self, time: LoadTime) -> Loan {
+        Loan { worker: self.holder.worker, blocks: self.holder.blocks, time: Some(time) }
+    }
+}
+
+/// Workers that lend equally much of a prompt and more than all others, of each agent one, in the order
+/// of their identity.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BestHolders(ArrayVec<BestHolder, KV_HOLDERS_MAX>);
+
+impl BestHolders {
+    /// The workers, whatever the order in which they are found.
+    pub(crate) fn of(lenders: impl Iterator<Item = BestHolder>) -> Self {
+        let mut best = Self::default();
+        lenders.for_each(|lender| best.add(lender));
+        best
+    }
+
+    /// The first of them.
+    pub(crate) fn first(&self) -> Option<&BestHolder> {
+        self.0.first()
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &BestHolder> {
+        self.0.iter()
+    }
+
+    fn add(&mut self, lender: BestHolder) {
+        let blocks = self.first().map_or(0, |best| best.holder.blocks);
+        if lender.holder.blocks > blocks {
+            self.0.clear();
+        } else if lender.holder.blocks < blocks {
+            return;
+        }
+        let is_before = |other: &BestHolder| other.holder.worker < lender.holder.worker;
+        if let Some(same) = self.0.iter().position(|other| other.lends == lender.lends) {
+            if is_before(&self.0[same]) {
+                return;
+            }
+            self.0.remove(same);
+        }
+        let place = self.0.iter().take_while(|other| is_before(other)).count();
+        if place == self.0.capacity() {
+            return;
+        }
+        if self.0.is_full() {
+            self.0.pop();
+        }
+        self.0.insert(place, lender);
+    }
 }
 
 /// Blocks of an overlap that a worker with tiers can lend: those in host memory, where its agent has
@@ -269,6 +358,30 @@ mod tests {
     }
 
     proptest! {
+        /// Of the lenders those with most blocks are kept, of each agent the first worker, and of the
+        /// agents the first ones.
+        #[test]
+        fn the_best_holders_are_those_of_a_sorted_list(
+            lenders in vec((0..9_u64, 1..4_u32), 0..20),
+        ) {
+            let mut lenders: Vec<_> = (0..).zip(lenders).map(|(number, (agent, blocks))| {
+                let worker = WorkerRank { worker: WorkerId(number * 7 % 20), rank: number as u16 };
+                let holder = Holder { worker, blocks };
+                BestHolder { slot: number as u32, holder, lends: Label(agent) }
+            }).collect();
+            let best = BestHolders::of(lenders.iter().copied());
+            lenders.sort_by_key(|of| (std::cmp::Reverse(of.holder.blocks), of.holder.worker));
+            let most = lenders.first().map_or(0, |first| first.holder.blocks);
+            let mut wanted: Vec<BestHolder> = Vec::new();
+            for lender in lenders.into_iter().filter(|of| of.holder.blocks == most) {
+                if wanted.iter().all(|other| other.lends != lender.lends) {
+                    wanted.push(lender);
+                }
+            }
+            wanted.truncate(KV_HOLDERS_MAX);
+            prop_assert_eq!(best.iter().copied().collect::<Vec<_>>(), wanted);
+        }
+
         /// No other end of the prefix, with or without lent blocks behind it, is faster, and
         /// neither is computing all of it.
         #[test]

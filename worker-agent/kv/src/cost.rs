@@ -138,13 +138,19 @@ impl HostPace {
 
 /// Mean of the first samples, from then on of the latest ones.
 #[derive(Clone, Copy, Debug, Default)]
-struct Average {
+pub(crate) struct Average {
     mean: f64,
     samples: f64,
 }
 
 impl Average {
-    fn add(&mut self, sample: f64, over: f64) {
+    /// The mean; zero before the first sample.
+    pub(crate) fn mean(&self) -> f64 {
+        self.mean
+    }
+
+    /// Takes a sample, which weighs as much as one of the latest `over`.
+    pub(crate) fn add(&mut self, sample: f64, over: f64) {
         self.samples = (self.samples + 1.0).min(over);
         self.mean += (sample - self.mean) / self.samples;
     }

@@ -32,7 +32,9 @@ use stator_kv::tier::Tier;
 use stator_kv::transfer::direct::DirectWay;
 use stator_kv::transfer::{FleetKey, LendingStore};
 use stator_nixl::{NixlError, NixlLibrary, NixlWay};
+use stator_protos::hash::name_hash;
 use stator_protos::kv_event::Medium;
+use stator_protos::load::{PEER_COSTS_MAX, PeerCost};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
@@ -155,6 +157,17 @@ impl KvPeers {
                 tier.hint(at, &blocks[..holder.blocks.min(blocks.len())]);
             }
         }
+    }
+
+    /// Measured costs of reads from single agents, of those read from last.
+    pub(crate) fn costs(&self) -> [PeerCost; PEER_COSTS_MAX] {
+        let mut costs = [PeerCost::default(); PEER_COSTS_MAX];
+        let measured = self.tier.get().map(|tier| tier.costs()).unwrap_or_default();
+        for (place, (at, cost)) in costs.iter_mut().zip(measured) {
+            let holder = name_hash(&self.addresses.name_of(at));
+            *place = PeerCost { holder, cost };
+        }
+        costs
     }
 
     /// Keeps the holders of a prompt whose blocks an engine in another process names later; returns

@@ -64,7 +64,7 @@ impl TierService {
         let socket = folder.join(SOCKET);
         write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
         let (runtime, object_key) = (Handle::current(), settings.object_key);
-        let (board, desk) = (Arc::new(TierBoard::default()), TierDesk::new());
+        let (board, desk) = (Arc::new(TierBoard::with_peers(peers.clone())), TierDesk::new());
         let pages = (settings.kind == Kind::Sglang).then(Arc::<PageBook>::default);
         let (noted, told) = (board.clone(), desk.clone());
         let book = pages.clone();

@@ -95,7 +95,7 @@ impl Policy for LlmD {
             }
             WorkerNews::Load { load, .. } => {
                 if let Some(Some(seen)) = self.workers.get_mut(worker as usize) {
-                    seen.load = load;
+                    seen.load = *load;
                 }
             }
             _ => {}

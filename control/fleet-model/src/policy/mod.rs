@@ -112,7 +112,7 @@ pub(crate) enum WorkerNews<'a> {
     /// The worker is gone.
     Down,
     /// Load that the worker reported.
-    Load { generation: u64, load: Load },
+    Load { generation: u64, load: &'a Load },
     /// Changes of the worker's KV.
     Events { generation: u64, events: &'a [KvEvent] },
     /// Changes were lost.

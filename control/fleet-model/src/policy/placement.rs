@@ -82,7 +82,7 @@ impl Policy for PlacementPolicy {
             }
             WorkerNews::Load { generation, load } => {
                 let costs = if self.measures { load.costs } else { TierCosts::default() };
-                let load = Load { costs, ..load };
+                let load = Load { costs, ..*load };
                 self.placement.report_load(worker, Generation(generation), load);
             }
             WorkerNews::Events { generation, events } => {

@@ -55,7 +55,7 @@ impl Fleet {
 
     fn waiting(&mut self, worker: WorkerNumber, waiting: u32) {
         let load = Load { waiting, total_blocks: 1_000, ..Load::default() };
-        self.policy.hear(worker, WorkerNews::Load { generation: 1, load }, self.seed);
+        self.policy.hear(worker, WorkerNews::Load { generation: 1, load: &load }, self.seed);
     }
 }
 

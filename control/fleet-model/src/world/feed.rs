@@ -160,7 +160,7 @@ impl World<'_> {
             if self.kind.follows_events() && at.feed.synced && published > at.feed.expected {
                 self.gap(worker);
             }
-            self.hear(worker, WorkerNews::Load { generation, load });
+            self.hear(worker, WorkerNews::Load { generation, load: &load });
         }
         self.reports[place as usize] = reports;
         self.offer();

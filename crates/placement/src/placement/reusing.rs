@@ -3,11 +3,13 @@
 use super::Placement;
 use super::scoring::Terms;
 use super::stage::Stage;
+use crate::constraint::Label;
 use crate::cost::WeightSettings;
 use crate::decision::PlacementRequest;
 use crate::learn::Speed;
 use crate::reuse::{
-    BestHolder, Holder, Holders, Loan, ReuseInputs, ReusePlan, WorkerLoads, lendable,
+    BestHolder, BestHolders, Holder, Holders, LoadTime, Loan, ReuseInputs, ReusePlan, WorkerLoads,
+    lendable,
 };
 use crate::sources::PrefixSources;
 use crate::split::transfer_time_guess;
@@ -18,7 +20,7 @@ use stator_protos::worker::KV_HOLDERS_MAX;
 
 /// Times of a worker of which nothing was measured.
 const UNMEASURED: WorkerLoads =
-    WorkerLoads { by_medium: [None; 4], peer: None, compute_s: None, block_bytes: None };
+    WorkerLoads { by_medium: [None; 4], peer: None, compute_s: None, block_bytes: None, pairs: 0 };
 
 impl Placement {
     /// Sources of the prompt's leading blocks at a worker that takes this part of the request.
@@ -108,31 +110,47 @@ impl Placement {
     /// Blocks that the best holder lends to a worker, if they are more than the worker's device has.
     #[inline]
     fn loan(&self, terms: &Terms, slot: u32, overlap: Overlap) -> Option<Loan> {
-        let BestHolder { slot: holding, holder, lends } = terms.lender?;
+        let best = terms.lenders.first()?;
         // Workers of one agent share its tiers.
-        let fetches = self.fleet.row(slot).lends.is_some_and(|own| own != lends);
-        if !fetches || holder.blocks <= overlap.on(Medium::Device) {
+        let own = self.fleet.row(slot).lends?;
+        if own == best.lends || best.holder.blocks <= overlap.on(Medium::Device) {
             return None;
         }
         let loads = self.fleet.loads(slot);
-        let time = loads.peer.unwrap_or_else(|| {
-            let [one, other] = [holding, slot].map(|slot| &self.fleet.state(slot).profile.topology);
-            transfer_time_guess(one, other, loads.block_bytes)
-        });
-        Some(Loan { worker: holder.worker, blocks: holder.blocks, time: Some(time) })
+        if loads.pairs > 0 {
+            return self.nearest_loan(terms, slot, own);
+        }
+        Some(best.loan(loads.peer.unwrap_or_else(|| self.guessed_time(best.slot, slot))))
     }
 
-    /// The worker that lends most of the prompt.
-    pub(super) fn best_holder(&self) -> Option<BestHolder> {
-        self.lenders().reduce(|best, other| {
-            // Of equal ones always the same, in whatever order they were found.
-            let key = |of: &BestHolder| (of.holder.blocks, std::cmp::Reverse(of.holder.worker));
-            if key(&other) > key(&best) { other } else { best }
-        })
+    /// The loan of the best holder from which a worker has it first. A pair that was not measured has the
+    /// mean of the worker's pairs.
+    #[inline(never)]
+    fn nearest_loan(&self, terms: &Terms, slot: u32, own: Label) -> Option<Loan> {
+        let (mean, pairs) = (self.fleet.loads(slot).peer, self.fleet.pair_loads(slot));
+        let others = terms.lenders.iter().filter(|best| best.lends != own);
+        let loans = others.map(|best| {
+            let time = pairs.of(best.lends).or(mean);
+            let time = time.unwrap_or_else(|| self.guessed_time(best.slot, slot));
+            (time.seconds(best.holder.blocks), best.loan(time))
+        });
+        let nearest = loans.reduce(|one, other| if other.0 < one.0 { other } else { one });
+        nearest.map(|(_, loan)| loan)
+    }
+
+    /// The time to load from a holder of which nothing was measured, by where both stand.
+    fn guessed_time(&self, holding: u32, slot: u32) -> LoadTime {
+        let [one, other] = [holding, slot].map(|slot| &self.fleet.state(slot).profile.topology);
+        transfer_time_guess(one, other, self.fleet.loads(slot).block_bytes)
+    }
+
+    /// The workers that lend most of the prompt.
+    pub(super) fn best_holders(&self) -> BestHolders {
+        BestHolders::of(self.lenders())
     }
 
     /// Workers from which the one in `slot` may fetch blocks beyond those that it has itself: of each
-    /// agent one.
+    /// agent one, first the one that the sources name.
     pub(super) fn holders(&self, slot: u32, sources: &PrefixSources) -> Holders {
         let mut holders = Holders::new();
         let Some(own) = self.fleet.row(slot).lends else { return holders };
@@ -140,7 +158,9 @@ impl Placement {
         while let Some(next) = self
             .lenders()
             .filter(|of| of.holder.blocks > sources.own.blocks() && !agents.contains(&of.lends))
-            .max_by_key(|of| (of.holder.blocks, std::cmp::Reverse(of.holder.worker)))
+            .max_by_key(|BestHolder { holder: Holder { worker, blocks }, .. }| {
+                (*blocks, sources.from == Some(*worker), std::cmp::Reverse(*worker))
+            })
             .filter(|_| !holders.is_full())
         {
             holders.push(next.holder);

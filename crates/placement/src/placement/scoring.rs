@@ -7,7 +7,7 @@ use crate::constraint::{Level, preference};
 use crate::cost::{CostModel, Inputs, Prediction, Score, TimeInputs, Weights, score, time_score};
 use crate::decision::{Candidate, PlacementRequest};
 use crate::learn::Speed;
-use crate::reuse::BestHolder;
+use crate::reuse::BestHolders;
 use crate::sessions::Affinity;
 use crate::split::transfer_guess;
 use crate::tracker::Sums;
@@ -27,8 +27,8 @@ pub(super) struct Terms {
     pub(super) weights: Weights,
     pub(super) prompt_tokens: u32,
     pub(super) prompt_blocks: u32,
-    /// The worker that lends most of the prompt.
-    pub(super) lender: Option<BestHolder>,
+    /// The workers that lend most of the prompt.
+    pub(super) lenders: BestHolders,
     output_tokens: f64,
     arrivals_per_s: f64,
     mean_requests: f64,
@@ -45,7 +45,7 @@ impl Terms {
     /// Whether a worker with this overlap may have blocks to load. Most workers have none.
     #[inline]
     fn may_load(&self, overlap: Overlap) -> bool {
-        self.lender.is_some() || overlap.blocks() > overlap.on(Medium::Device)
+        self.lenders.first().is_some() || overlap.blocks() > overlap.on(Medium::Device)
     }
 }
 
@@ -83,7 +83,7 @@ impl Placement {
         let bare = |slot, may_load| {
             self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default(), may_load)
         };
-        match terms.lender {
+        match terms.lenders.first() {
             // Without a call for plans the compiler scores several workers at once.
             None => costs.extend(slots.map(|slot| bare(slot, false).total)),
             Some(_) => costs.extend(slots.map(|slot| bare(slot, true).total)),
@@ -202,7 +202,7 @@ impl Placement {
             weights,
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: self.prompt_blocks(request),
-            lender: if stage.computes() { self.best_holder() } else { None },
+            lenders: if stage.computes() { self.best_holders() } else { BestHolders::default() },
             output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
             // Of what comes to other replicas nothing is heard: as much as is in flight from them.
             arrivals_per_s: self.learner.arrivals_per_s() * loads.everybody()

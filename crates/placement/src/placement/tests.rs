@@ -383,7 +383,7 @@ enum Call {
     Up { number: u64, accepting: bool },
     Down { number: u64 },
     Store { number: u64, from: u64, blocks: u64 },
-    Report { number: u64, load: Load },
+    Report { number: u64, load: Box<Load> },
     Pick { from: u64, blocks: u64, tokens: u32, excluded: Vec<u64>, seed: u64 },
     PrefillDone { booking: u64 },
     OutputBlock { booking: u64 },
@@ -406,7 +406,7 @@ fn any_call() -> impl Strategy<Value = Call> {
         1 => number().prop_map(|number| Call::Down { number }),
         4 => (number(), from(), 0u64..20)
             .prop_map(|(number, from, blocks)| Call::Store { number, from, blocks }),
-        2 => (number(), load).prop_map(|(number, load)| Call::Report { number, load }),
+        2 => (number(), load).prop_map(|(number, load)| Call::Report { number, load: Box::new(load) }),
         8 => pick.prop_map(|(from, blocks, tokens, excluded, seed)| {
             Call::Pick { from, blocks, tokens, excluded, seed }
         }),
@@ -429,7 +429,7 @@ fn call(placement: &mut Placement, call: &Call) -> Option<Result<Decision, PickE
             placement.apply(rank(*number), LIFE, &stored(&sequence(*from, *blocks)));
         }
         Call::Report { number, load } => {
-            placement.report_load(rank(*number), LIFE, *load);
+            placement.report_load(rank(*number), LIFE, **load);
         }
         Call::Pick { from, blocks, tokens, excluded, seed } => {
             let sequence = sequence(*from, *blocks);

@@ -4,6 +4,7 @@ use super::board::{Board, LeaseAnswer};
 use super::common::PeerCommon;
 use super::direct::{self, DirectEnd};
 use super::health::PeerHealth;
+use super::pace::PeerPace;
 use super::path::PathChoice;
 use super::pull::{NextStep, Pull};
 use super::queue::{QueuedRead, ReadQueue};
@@ -11,6 +12,7 @@ use super::stream;
 use crate::tier::{TierError, TierRead, Urgency};
 use crate::transfer::LinkError;
 use parking_lot::Mutex;
+use stator_protos::load::LoadCost;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -42,6 +44,7 @@ pub(super) struct Peer {
     /// Batches that are being read.
     pulling: AtomicUsize,
     choice: Arc<Mutex<PathChoice>>,
+    pace: Mutex<PeerPace>,
 }
 
 impl Peer {
@@ -55,7 +58,17 @@ impl Peer {
             health: Mutex::default(),
             pulling: AtomicUsize::new(0),
             choice: Arc::default(),
+            pace: Mutex::default(),
         }
+    }
+
+    /// Cost of reads that begin now, and when it was measured; none where nothing is known of it.
+    pub(super) fn cost(&self, now: Instant) -> Option<(Instant, LoadCost)> {
+        if self.is_shunned() {
+            return Some((now, LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 }));
+        }
+        let waiting = self.queue.lock().len();
+        self.pace.lock().cost(waiting, now)
     }
 
     /// Adds a read; gives it back where too many wait.
@@ -243,14 +256,17 @@ impl Peer {
         deadline: Instant,
     ) -> Result<(), TierError> {
         self.board.add(pull.clone(), urgency);
-        let (path, mut leased) = (pull.path(), None);
+        let (path, mut leased, begun) = (pull.path(), None, Instant::now());
         loop {
             match pull.next_step() {
                 NextStep::Done => {
                     // A batch that changed its path says nothing about either.
                     if let Some(since) = leased.filter(|_| pull.path() == path) {
-                        let took = Instant::now().saturating_duration_since(since);
+                        let now = Instant::now();
+                        let took = now.saturating_duration_since(since);
                         self.choice.lock().measured(path, pull.bytes(), took);
+                        let latency = since.saturating_duration_since(begun);
+                        self.pace.lock().add(latency, pull.blocks(), took, now);
                     }
                     return Ok(());
                 }

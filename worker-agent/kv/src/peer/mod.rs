@@ -17,6 +17,7 @@ mod direct;
 mod dispatch;
 mod health;
 mod hints;
+mod pace;
 mod path;
 mod pull;
 mod queue;
@@ -43,6 +44,7 @@ use parking_lot::Mutex;
 use queue::QueuedRead;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
+use stator_protos::load::LoadCost;
 use stator_protos::name::BlockName;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -129,6 +131,17 @@ impl PeerTier {
         };
         // A peer that cannot be told gives the blocks up by itself.
         let _ = tokio::time::timeout(limit, finished).await;
+    }
+
+    /// Measured costs of reads from single peers, the latest first.
+    pub fn costs(&self) -> Vec<(SocketAddr, LoadCost)> {
+        let now = Instant::now();
+        let peers = self.peers.lock();
+        let costs = peers.0.iter().filter_map(|(at, running)| Some((*at, running.peer.cost(now)?)));
+        let mut costs: Vec<_> = costs.collect();
+        drop(peers);
+        costs.sort_unstable_by_key(|(at, (measured, _))| (std::cmp::Reverse(*measured), *at));
+        costs.into_iter().map(|(at, (_, cost))| (at, cost)).collect()
     }
 
     /// Work since the start.

@@ -95,9 +95,14 @@ impl Pull {
         self.is_direct.store(false, Relaxed);
     }
 
+    /// Number of all blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.reads.len()
+    }
+
     /// Bytes of all blocks.
     pub(super) fn bytes(&self) -> usize {
-        self.reads.len() * self.common.form.block_bytes
+        self.blocks() * self.common.form.block_bytes
     }
 
     /// Waits until there may be something to do.

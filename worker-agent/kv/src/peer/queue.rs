@@ -67,6 +67,11 @@ impl ReadQueue {
         self.demand.drain(..).chain(self.others.drain(..)).collect()
     }
 
+    /// Number of reads.
+    pub(super) fn len(&self) -> usize {
+        self.demand.len() + self.others.len()
+    }
+
     /// The earliest deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let fronts = [self.demand.front(), self.others.front()];

@@ -12,6 +12,7 @@ use crate::transfer::{
 };
 use crate::{Block, BlockForm, Checksum, SlotId};
 use proptest::prelude::*;
+use stator_protos::load::LoadCost;
 use stator_protos::name::BlockName;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -54,6 +55,33 @@ async fn blocks_come_with_all_bytes() {
 async fn blocks_come_with_all_bytes_over_several_threads() {
     all_bytes_are_equal(300_000, secret(), 4).await;
     all_bytes_are_equal(300_000, FleetKey::default(), 4).await;
+}
+
+#[tokio::test]
+async fn each_peer_has_a_measured_cost_and_a_failed_one_has_none_to_offer() {
+    let shelves = [Shelf::new(4, 5000), Shelf::new(4, 5000)];
+    let served = [shelves[0].serve(secret()).await, shelves[1].serve(secret()).await];
+    let mut reading = Reading::new(form(5000), secret(), settings());
+    assert_eq!(reading.tier.costs(), []);
+    for of in [0, 1] {
+        reading.hint(served[of].address, 0..4);
+        assert!(reading.read(0..4).await.iter().all(Result::is_ok));
+        // The last block is reported before its batch is measured.
+        while reading.tier.costs().len() < of + 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let costs = reading.tier.costs();
+    assert_eq!(
+        costs.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+        [served[1].address, served[0].address]
+    );
+    assert!(costs.iter().all(|(_, cost)| (1..LoadCost::NEVER_US).contains(&cost.block_ns)));
+    let stranger = shelves[0].serve(FleetKey::of_secret(b"another")).await;
+    reading.hint(stranger.address, 0..4);
+    assert!(reading.read(0..4).await.iter().all(Result::is_err));
+    let never = LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 };
+    assert_eq!(reading.tier.costs()[0], (stranger.address, never));
 }
 
 #[tokio::test]

@@ -57,6 +57,13 @@ impl HolderAddresses {
         known?.address
     }
 
+    /// The name that was found to have an address, by which requests tell of it.
+    pub(super) fn name_of(&self, address: SocketAddr) -> String {
+        let names = self.names.lock();
+        let mut named = names.iter().filter(|(_, known)| known.address == Some(address));
+        named.next().map_or_else(|| address.to_string(), |(name, _)| name.clone())
+    }
+
     fn look_up(&self, name: String) {
         let names = self.names.clone();
         self.runtime.spawn(async move {
@@ -88,7 +95,10 @@ mod tests {
             }
         };
         timeout(LOOKUP_TIMEOUT, known).await.expect("it is looked up");
-        assert!(addresses.find("localhost:7").unwrap().ip().is_loopback());
+        let found = addresses.find("localhost:7").unwrap();
+        assert!(found.ip().is_loopback());
+        assert_eq!(addresses.name_of(found), "localhost:7");
+        assert_eq!(addresses.name_of("10.0.0.1:7".parse().unwrap()), "10.0.0.1:7");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! nothing while no engine is connected that could load the blocks.
 
 use super::news::{TierChanges, stored_event, told_hash};
+use crate::kv::peers::KvPeers;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_kv::Block;
@@ -27,6 +28,8 @@ pub(crate) struct TierBoard(Mutex<BoardState>);
 struct BoardState {
     /// The tiers, once they are open.
     cache: Weak<TieredCache>,
+    /// Other agents that are read from.
+    peers: Option<Arc<KvPeers>>,
     /// Time in which an engine computes a block; zero as long as it is not known.
     block_prefill: Duration,
     held: FxHashMap<SequenceHash, HeldBlock>,
@@ -57,6 +60,11 @@ pub(crate) struct RankBoard {
 }
 
 impl TierBoard {
+    /// A board for engines that read from these agents, too.
+    pub(crate) fn with_peers(peers: Option<Arc<KvPeers>>) -> Self {
+        Self(Mutex::new(BoardState { peers, ..BoardState::default() }))
+    }
+
     /// Takes note of the tiers, which are open now.
     pub(crate) fn opened(&self, cache: &Arc<TieredCache>) {
         self.0.lock().cache = Arc::downgrade(cache);
@@ -68,11 +76,11 @@ impl TierBoard {
         let state = self.0.lock();
         let (cache, compute) = (state.cache.upgrade(), state.block_prefill);
         let is_open = state.is_open() && state.block_tokens == block_size;
+        let peers = state.peers.clone();
         drop(state);
-        match cache.filter(|_| is_open) {
-            Some(cache) => TierCosts { compute_ns: compute.as_nanos() as u64, ..cache.costs() },
-            None => TierCosts::default(),
-        }
+        let Some(cache) = cache.filter(|_| is_open) else { return TierCosts::default() };
+        let peers = peers.map(|peers| peers.costs()).unwrap_or_default();
+        TierCosts { compute_ns: compute.as_nanos() as u64, peers, ..cache.costs() }
     }
 
     /// Takes note of what the tiers hold.

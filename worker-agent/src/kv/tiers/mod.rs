@@ -139,7 +139,8 @@ impl WorkerTiers {
     /// Measured costs of blocks: to compute them, and to load them from the tiers.
     pub(crate) fn costs(&self) -> TierCosts {
         let compute_ns = self.pace.block().as_nanos() as u64;
-        TierCosts { compute_ns, ..self.cache.costs() }
+        let peers = self.peers.as_ref().map(|peers| peers.costs()).unwrap_or_default();
+        TierCosts { compute_ns, peers, ..self.cache.costs() }
     }
 
     /// Forgets all blocks of all tiers, for all workers.

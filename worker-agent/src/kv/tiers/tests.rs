@@ -8,6 +8,8 @@ use stator_engine::model_files::ModelFiles;
 use stator_engine::{AnswerRules, Engine, EngineOptions, Request, RequestKey, Step};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::transfer::FleetKey;
+use stator_protos::hash::name_hash;
+use stator_protos::load::PeerCost;
 use stator_protos::worker::Sampling;
 use stator_runtime::metrics::Metrics;
 use std::path::Path;
@@ -204,8 +206,17 @@ async fn a_worker_reads_what_another_agent_holds_and_publishes_it_when_it_has_it
     let (answer, cached) = reader.answer_near(&tokens, &holders).await;
     assert_eq!((answer, cached), (expected.clone(), 32));
     reader.publishes(Medium::Device, 6).await;
-    let blocks = reader.tiers.as_ref().unwrap().blocks();
+    let tiers = reader.tiers.as_ref().unwrap();
+    let blocks = tiers.blocks();
     assert!(blocks.iter().all(|(_, medium)| *medium != Medium::Remote), "{blocks:?}");
+    // Routers hear what reading from this holder costs, under the name by which they know it.
+    let at_holder = |peer: &PeerCost| peer.holder == name_hash(&address) && peer.cost.block_ns > 0;
+    let measured = async {
+        while !tiers.costs().peers.iter().any(at_holder) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, measured).await.expect("measured in time");
 
     let (mut stranger, _) = exchanging_worker(b"another").await;
     let holders = [at(&address, 6)];

@@ -302,7 +302,7 @@ impl Tiers {
             host: LoadCost { latency_us: 0, block_ns: ns(self.limits.onboard_block) },
             disk: measured.next().unwrap_or_default(),
             peer: measured.next().unwrap_or_default(),
-            remote: LoadCost::default(),
+            ..TierCosts::default()
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use stator_protos::kv_event::Removed;
-use stator_protos::load::{LoadCost, TierCosts};
+use stator_protos::load::{LoadCost, PEER_COSTS_MAX, PeerCost, TierCosts};
 
 #[test]
 fn an_empty_fleet_refuses_everything_and_books_nothing() {
@@ -61,6 +61,7 @@ fn reports_that_cannot_be_are_contained() {
             disk: COST,
             remote: COST,
             peer: COST,
+            peers: [PeerCost { holder: u64::MAX, cost: COST }; PEER_COSTS_MAX],
         },
     };
     for _ in 0..3 {

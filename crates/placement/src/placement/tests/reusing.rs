@@ -5,7 +5,7 @@ use super::*;
 use crate::constraint::{Label, Profile, Role};
 use crate::cost::CostModel;
 use crate::reuse::Holder;
-use stator_protos::load::{LoadCost, TierCosts};
+use stator_protos::load::{LoadCost, PeerCost, TierCosts};
 
 fn on(medium: Medium, hashes: &[SequenceHash]) -> KvEvent {
     let KvEvent::Stored(stored) = stored(hashes) else { unreachable!("it is stored") };
@@ -85,6 +85,61 @@ fn a_prompt_is_fetched_where_its_holder_is_busy() {
     assert_eq!((second.overlap_blocks, second.cached_tokens), (0, 640));
     assert_eq!(second.holders[0], Holder { worker: rank(0), blocks: 40 });
     assert_eq!(placement.in_flight(second.worker).prefill_tokens, 0);
+}
+
+/// The cost of loads from one agent.
+fn pair(holder: u64, cost: LoadCost) -> PeerCost {
+    PeerCost { holder, cost }
+}
+
+/// Costs of loads from others: a mean, and those of some agents.
+fn peers<const N: usize>(mean: LoadCost, pairs: [PeerCost; N]) -> TierCosts {
+    let mut costs = TierCosts { peer: mean, ..TierCosts::default() };
+    costs.peers[..N].copy_from_slice(&pairs);
+    costs
+}
+
+#[test]
+fn the_way_between_two_workers_has_its_own_time() {
+    let prompt = sequence(0, 40);
+    let (near, far) = (cost(1_000, 100), cost(1_000, 2_000));
+    for (costs, fetched) in [
+        // The pair was measured, whatever the mean.
+        (peers(far, [pair(1, near)]), 40),
+        (peers(near, [pair(1, far)]), 0),
+        (peers(near, [pair(1, cost(LoadCost::NEVER_US, 0))]), 0),
+        // Another pair was measured: this one has the mean.
+        (peers(near, [pair(3, far)]), 40),
+        (peers(far, [pair(3, near)]), 0),
+    ] {
+        let mut placement = in_mode(Mode::Kv, 3);
+        lend(&mut placement, 3);
+        placement.apply(rank(1), LIFE, &on(Medium::Host, &prompt));
+        report(&mut placement, 2, costs);
+        let asked = PlacementRequest { pinned: Some(rank(2)), ..request(&prompt) };
+        let decision = pick(&mut placement, &asked);
+        assert_eq!(decision.sources.fetched, fetched, "{costs:?}");
+    }
+}
+
+#[test]
+fn of_two_holders_each_reader_is_named_its_nearer_one_first() {
+    let prompt = sequence(0, 40);
+    let (near, far) = (cost(1_000, 100), cost(1_000, 300));
+    let mut placement = in_mode(Mode::Kv, 5);
+    lend(&mut placement, 5);
+    for holder in [1, 2] {
+        placement.apply(rank(holder), LIFE, &on(Medium::Host, &prompt));
+    }
+    report(&mut placement, 3, peers(far, [pair(1, far), pair(2, near)]));
+    report(&mut placement, 4, peers(far, [pair(2, far), pair(1, near)]));
+    for (reader, first, second) in [(3, 2, 1), (4, 1, 2)] {
+        let asked = PlacementRequest { pinned: Some(rank(reader)), ..request(&prompt) };
+        let decision = pick(&mut placement, &asked);
+        let holders: Vec<_> = decision.holders.iter().map(|holder| holder.worker).collect();
+        assert_eq!(holders, [rank(first), rank(second)], "reader {reader}");
+        assert_eq!(decision.sources.from, Some(rank(first)), "reader {reader}");
+    }
 }
 
 #[test]
@@ -225,8 +280,7 @@ proptest! {
             let costs = TierCosts {
                 host: self::cost(0, us[0] / 10),
                 disk: self::cost(us[1], us[2]),
-                peer: self::cost(us[3], us[0]),
-                ..TierCosts::default()
+                ..peers(self::cost(us[3], us[0]), [pair(1, self::cost(us[2], us[1]))])
             };
             report(&mut tiered, number, costs);
             if *lends {
