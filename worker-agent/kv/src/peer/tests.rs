@@ -299,6 +299,35 @@ async fn a_lease_ends_at_its_deadline_though_its_reader_is_connected() {
 }
 
 #[tokio::test]
+async fn a_slow_lender_goes_on_until_its_reader_asks_again() {
+    let shelf = Shelf::new(2, 5000);
+    shelf.is_quick.send_replace(false);
+    let served = shelf.serve(secret()).await;
+    let stream = TcpStream::connect(served.address).await.unwrap();
+    let mut link = introduce(stream, &secret().into(), form(5000)).await.unwrap();
+    for (kind, is_quick) in [(FrameKind::Busy, true), (FrameKind::Leased, false)] {
+        let lease = FrameHeader { count: 5000, ..FrameHeader::new(FrameKind::Lease) };
+        link.queue(lease, &encode_names(&[BlockName(0), BlockName(1)]));
+        link.flush().await.unwrap();
+        let answer = link.next().await.unwrap();
+        link.payload(&answer).await.unwrap();
+        assert_eq!(answer.header.kind, kind);
+        shelf.is_quick.send_replace(is_quick);
+    }
+    assert_eq!(shelf.lent.load(SeqCst), 1);
+    // What is lent to a reader that has gone is given back, also before it was there.
+    link.queue(
+        FrameHeader { count: 5000, ..FrameHeader::new(FrameKind::Lease) },
+        &encode_names(&[BlockName(1)]),
+    );
+    link.flush().await.unwrap();
+    assert_eq!(link.next().await.unwrap().header.kind, FrameKind::Busy);
+    assert_eq!(shelf.lent.load(SeqCst), 2);
+    drop(link);
+    shelf.unpinned().await;
+}
+
+#[tokio::test]
 async fn reads_beyond_a_block_or_a_lease_end_the_connection() {
     let shelf = Shelf::new(2, 5000);
     let served = shelf.serve(secret()).await;

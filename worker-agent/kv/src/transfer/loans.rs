@@ -8,7 +8,7 @@ use stator_protos::name::BlockName;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// Leases of one reader at most.
 const LOANS_MAX: usize = 64;
@@ -55,7 +55,7 @@ impl Loan {
     /// # Cancel safety
     ///
     /// Dropping the future gives the pins back.
-    pub(super) async fn of(lender: Arc<dyn Lender>, names: Vec<BlockName>, until: Instant) -> Self {
+    async fn of(lender: Arc<dyn Lender>, names: Vec<BlockName>, until: Instant) -> Self {
         let number = rand::random();
         let lending = lender.lend(number, names.clone());
         let mut loan = Self { lender, number, names, blocks: Vec::new(), deadline: until };
@@ -68,6 +68,29 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         self.lender.release(self.number);
+    }
+}
+
+/// A loan that takes its time: the lender is at work, whether or not anybody waits. Dropping it gives
+/// the pins back.
+pub(super) struct PendingLoan {
+    names: Vec<BlockName>,
+    until: Instant,
+    work: BoxFuture<'static, Loan>,
+}
+
+impl PendingLoan {
+    /// Waits for the loan until `limit`; gives it back where that is too short. The loan lasts until
+    /// `until`, whatever was wanted when the lender began.
+    pub(super) async fn wait(mut self, limit: Instant, until: Instant) -> Result<Loan, Self> {
+        self.until = until;
+        match timeout_at(limit, &mut self.work).await {
+            Ok(mut loan) => {
+                loan.deadline = until;
+                Ok(loan)
+            }
+            Err(_) => Err(self),
+        }
     }
 }
 
@@ -85,6 +108,8 @@ struct LoanBook {
     /// The time at which the last connection ended.
     left: Option<Instant>,
     loans: FxHashMap<u64, Arc<Loan>>,
+    /// Loans that the reader is to ask for again.
+    pending: Vec<PendingLoan>,
 }
 
 /// A connection of a reader, counted for as long as this lives.
@@ -111,17 +136,19 @@ impl Readers {
 
     /// Ends leases whose time is over and those of readers that have gone.
     pub(super) fn reap(&self, now: Instant) {
-        let mut ended = Vec::new();
+        let (mut ended, mut given_up) = (Vec::new(), Vec::new());
         self.books.lock().retain(|_, book| {
             ended.extend(book.loans.extract_if(|_, loan| loan.deadline <= now));
+            given_up.extend(book.pending.extract_if(.., |loan| loan.until <= now));
             let is_here = book.left.is_none_or(|left| now < left + GRACE);
             if !is_here {
                 ended.extend(book.loans.drain());
+                given_up.append(&mut book.pending);
             }
             is_here
         });
         // Outside the lock, because the lender has locks of its own.
-        drop(ended);
+        drop((ended, given_up));
     }
 
     /// Whether no reader is known.
@@ -131,6 +158,35 @@ impl Readers {
 }
 
 impl ReaderTicket {
+    /// A loan of the leading blocks of `names`: the one that the reader was to ask for again, or another.
+    pub(super) fn begin(
+        &self,
+        lender: &Arc<dyn Lender>,
+        names: Vec<BlockName>,
+        until: Instant,
+    ) -> PendingLoan {
+        let mut readers = self.readers.books.lock();
+        let pending = readers.get_mut(&self.instance).and_then(|book| {
+            let known = book.pending.iter().position(|loan| loan.names == names)?;
+            Some(book.pending.swap_remove(known))
+        });
+        drop(readers);
+        pending.unwrap_or_else(|| PendingLoan {
+            names: names.clone(),
+            until,
+            work: Box::pin(Loan::of(lender.clone(), names, until)),
+        })
+    }
+
+    /// Keeps a loan that took too long for the time when the reader asks again.
+    pub(super) fn put_off(&self, loan: PendingLoan) {
+        let mut readers = self.readers.books.lock();
+        let book = readers.get_mut(&self.instance);
+        if let Some(book) = book.filter(|book| book.pending.len() < LOANS_MAX) {
+            book.pending.push(loan);
+        }
+    }
+
     /// Keeps a loan until its deadline. False when the reader has too many.
     pub(super) fn keep(&self, loan: Arc<Loan>) -> bool {
         let mut readers = self.readers.books.lock();
@@ -163,5 +219,77 @@ impl Drop for ReaderTicket {
             book.connections -= 1;
             book.left = (book.connections == 0).then(Instant::now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::server::REAP_EVERY;
+    use futures::FutureExt;
+    use futures::future::{pending, ready};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// Lends one block, at once or never.
+    #[derive(Default)]
+    struct Counted {
+        is_stuck: bool,
+        released: AtomicUsize,
+    }
+
+    impl Lender for Counted {
+        fn lend(&self, _: u64, _: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+            match self.is_stuck {
+                true => pending().boxed(),
+                false => ready(vec![LentBlock { slot: SlotId(0), checksum: Checksum(0) }]).boxed(),
+            }
+        }
+
+        fn release(&self, _: u64) {
+            self.released.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// A reader whose connection is closed, as that of a killed process is, has no lease a second later:
+    /// the server looks for such readers ten times a second.
+    #[tokio::test(start_paused = true)]
+    async fn leases_of_a_dead_reader_end_within_a_second() {
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(10));
+        let readers = Arc::new(Readers::default());
+        let lenders = [false, true].map(|is_stuck| Counted { is_stuck, ..Counted::default() });
+        let lenders = lenders.map(Arc::new);
+        let reader = readers.enter([1; 16]);
+        for lender in &lenders {
+            let lender: Arc<dyn Lender> = lender.clone();
+            let lending = reader.begin(&lender, vec![BlockName(1)], later);
+            match lending.wait(now, later).await {
+                Ok(loan) => assert!(reader.keep(Arc::new(loan))),
+                Err(slow) => reader.put_off(slow),
+            }
+        }
+        drop(reader);
+        let released = || lenders.each_ref().map(|lender| lender.released.load(SeqCst));
+        // It may come back at once.
+        readers.reap(now);
+        assert_eq!(released(), [0, 0]);
+        readers.reap(now + Duration::from_secs(1) - REAP_EVERY);
+        assert_eq!(released(), [1, 1]);
+        assert!(readers.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loan_that_is_not_asked_for_again_is_given_up_at_its_deadline() {
+        let (now, until) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+        let readers = Arc::new(Readers::default());
+        let counted = Arc::new(Counted { is_stuck: true, ..Counted::default() });
+        let lender: Arc<dyn Lender> = counted.clone();
+        let reader = readers.enter([1; 16]);
+        let slow = reader.begin(&lender, vec![BlockName(1)], until).wait(now, until).await;
+        reader.put_off(slow.err().expect("it is stuck"));
+        readers.reap(until - Duration::from_millis(1));
+        assert_eq!(counted.released.load(SeqCst), 0);
+        readers.reap(until);
+        assert_eq!(counted.released.load(SeqCst), 1);
     }
 }

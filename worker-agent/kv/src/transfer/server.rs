@@ -23,7 +23,7 @@ const LENDING_MAX: Duration = Duration::from_millis(500);
 /// Time after which a silent connection is closed.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// Time between two searches for leases that have ended.
-const REAP_EVERY: Duration = Duration::from_millis(100);
+pub(super) const REAP_EVERY: Duration = Duration::from_millis(100);
 /// Pause after a failed `accept`, which fails again at once while there are no file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -116,7 +116,7 @@ impl TransferServer {
             let payload = link.payload(&frame).await?;
             match frame.header.kind {
                 FrameKind::Lease => {
-                    let loan = loan(&store, &frame, &payload).await;
+                    let loan = loan(&store, &frame, &payload, &reader).await;
                     lend(&mut link, loan, &reader);
                 }
                 FrameKind::Read => send(&store, &mut link, &frame, &reader).await?,
@@ -133,12 +133,25 @@ impl TransferServer {
     }
 }
 
-/// The leading blocks that a reader asks for, as far as they are here; `None` if that takes too long.
-async fn loan(store: &LendingStore, frame: &Incoming, payload: &[u8]) -> Option<Arc<Loan>> {
+/// The leading blocks that a reader asks for, as far as they are here; `None` if that takes too long. The
+/// lender goes on then, and the reader finds the blocks when it asks again: a lender that began anew each
+/// time would never end on a busy machine.
+async fn loan(
+    store: &LendingStore,
+    frame: &Incoming,
+    payload: &[u8],
+    reader: &ReaderTicket,
+) -> Option<Arc<Loan>> {
     let now = Instant::now();
     let wanted = Duration::from_millis(u64::from(frame.header.count)).min(LEASE_MAX);
-    let lending = Loan::of(store.lender.clone(), decode_names(payload), now + wanted);
-    timeout_at(now + wanted.min(LENDING_MAX), lending).await.ok().map(Arc::new)
+    let lending = reader.begin(&store.lender, decode_names(payload), now + wanted);
+    match lending.wait(now + wanted.min(LENDING_MAX), now + wanted).await {
+        Ok(loan) => Some(Arc::new(loan)),
+        Err(slow) => {
+            reader.put_off(slow);
+            None
+        }
+    }
 }
 
 /// Answers with a lease of the blocks of a loan.

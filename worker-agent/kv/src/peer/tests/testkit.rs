@@ -7,7 +7,7 @@ use crate::tier::{Tier, TierError, TierRead, TierReport, Urgency};
 use crate::transfer::direct::DirectWay;
 use crate::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
 use crate::{Block, BlockForm, Checksum, SlotId};
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +45,8 @@ pub(crate) struct Shelf {
     loans: watch::Sender<BTreeMap<u64, usize>>,
     /// Loans that were ever made.
     pub(crate) lent: AtomicUsize,
+    /// Whether loans come at once. They wait for it otherwise.
+    pub(crate) is_quick: watch::Sender<bool>,
     /// The way in which the arena is read directly.
     pub(crate) direct: OnceLock<Arc<dyn DirectWay>>,
 }
@@ -57,8 +59,8 @@ impl Shelf {
         }
         let blocks = blocks.into();
         let loans = watch::Sender::new(BTreeMap::new());
-        let direct = OnceLock::new();
-        Arc::new(Self { arena, blocks, loans, lent: AtomicUsize::new(0), direct })
+        let (direct, is_quick) = (OnceLock::new(), watch::Sender::new(true));
+        Arc::new(Self { arena, blocks, loans, lent: AtomicUsize::new(0), is_quick, direct })
     }
 
     pub(crate) fn block_bytes(&self) -> usize {
@@ -104,7 +106,11 @@ impl Lender for Shelf {
             .collect();
         self.lent.fetch_add(1, SeqCst);
         self.loans.send_modify(|loans| loans.extend([(loan, lent.len())]));
-        Box::pin(ready(lent))
+        let mut is_quick = self.is_quick.subscribe();
+        Box::pin(async move {
+            let _ = is_quick.wait_for(|is_quick| *is_quick).await;
+            lent
+        })
     }
 
     fn release(&self, loan: u64) {
