@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// Prompts that are kept at most; what a further one computed is given up.
 const KEPT_MAX: usize = 256;
-/// Time that a prompt is kept for a decode worker, whose own deadline is shorter.
+/// Longest time that a prompt is kept for a decode worker, however long that would wait for it.
 const LEASE: Duration = Duration::from_secs(60);
 /// Orders of readers that may wait. A reader waits for room.
 const ORDERS_MAX: usize = 1024;
@@ -47,6 +47,8 @@ pub(crate) struct KeptPrompts {
 #[derive(Debug)]
 struct RunningPrompt {
     ticket: HandoverTicket,
+    /// The time at which its decode worker wants it no more, if it said so.
+    wanted_until: Option<Instant>,
     answer: oneshot::Sender<Result<PrefillResult, (ErrorKind, String)>>,
     in_flight: Ticket,
     /// Spans of the prompt, which end with it.
@@ -120,12 +122,15 @@ impl KeptPrompts {
         let key = request.key;
         let trace = trace::request("worker.prefill", &request, &metadata);
         let begun = match self.check(rest, &request, &metadata, handover.as_deref()) {
-            Ok(ticket) => submit(engine, request).map(|()| ticket),
+            Ok(order) => submit(engine, request).map(|()| order),
             Err(refusal) => Err(refusal),
         };
         match begun {
-            Ok(ticket) => {
-                let prompt = RunningPrompt { ticket, answer, in_flight, _trace: trace };
+            Ok(KeepOrder { ticket, within_ms }) => {
+                let within = within_ms.map(Duration::from_millis);
+                let wanted_until = within.and_then(|within| Instant::now().checked_add(within));
+                let prompt =
+                    RunningPrompt { ticket, wanted_until, answer, in_flight, _trace: trace };
                 self.running.insert(key, prompt);
             }
             Err(refusal) => {
@@ -136,14 +141,14 @@ impl KeptPrompts {
         }
     }
 
-    /// Checks an order, and returns the ticket of whoever is to read the prompt.
+    /// Checks an order, and returns it with the ticket of whoever is to read the prompt.
     fn check(
         &self,
         rest: Rest,
         request: &Request,
         metadata: &RequestMetadata,
         handover: Option<&RawValue>,
-    ) -> Result<HandoverTicket, (ErrorKind, String)> {
+    ) -> Result<KeepOrder, (ErrorKind, String)> {
         let invalid = |why: &str| (ErrorKind::Invalid, why.to_owned());
         let Some(handovers) = &self.handovers else {
             return Err(invalid("the engine here hands no KV over"));
@@ -155,25 +160,24 @@ impl KeptPrompts {
             return Err(invalid("a prompt is computed for one choice and without an adapter"));
         }
         let order = handover.and_then(|json| serde_json::from_str(json.get()).ok());
-        let KeepOrder { ticket } =
-            order.ok_or_else(|| invalid("handover_json: it has no ticket"))?;
+        let order: KeepOrder = order.ok_or_else(|| invalid("handover_json: it has no ticket"))?;
         // A ticket is for one prompt.
-        let is_running = self.running.values().any(|prompt| prompt.ticket.handle == ticket.handle);
-        if is_running || handovers.has(ticket.handle) {
+        let handle = order.ticket.handle;
+        let is_running = self.running.values().any(|prompt| prompt.ticket.handle == handle);
+        if is_running || handovers.has(handle) {
             return Err(invalid("handover_json: the ticket is in use"));
         }
-        Ok(ticket)
+        Ok(order)
     }
 
     /// Answers the order for a prompt with the output that ends it, and keeps the prompt's blocks.
     pub(crate) fn finish(&mut self, engine: &mut GuardedEngine, output: &Output) {
         let Some(finish) = &output.finish else { return };
         let key = output.key;
-        let (Some(RunningPrompt { ticket, answer, in_flight, .. }), Some(handovers)) =
-            (self.running.remove(&key), &self.handovers)
-        else {
+        let (Some(prompt), Some(handovers)) = (self.running.remove(&key), &self.handovers) else {
             return;
         };
+        let RunningPrompt { ticket, wanted_until, answer, in_flight, .. } = prompt;
         self.metrics.prompt_tokens.inc_by(finish.prompt_tokens.into());
         self.metrics.cached_tokens.inc_by(finish.cached_tokens.into());
         let blocks = engine.call(|engine| engine.kv().kept(key).len()).unwrap_or(0);
@@ -188,6 +192,7 @@ impl KeptPrompts {
         match open.filter(|_| answered.is_ok()) {
             Some(open) => {
                 let until = Instant::now() + LEASE;
+                let until = wanted_until.map_or(until, |wanted| wanted.min(until));
                 let kept = KeptPrompt { until, _open: open, _in_flight: in_flight };
                 self.kept.insert(key, kept);
             }

@@ -21,6 +21,8 @@ pub(crate) struct KvOffer {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeepOrder {
     pub(crate) ticket: HandoverTicket,
+    /// Time from the order on after which the decode worker wants the prompt no more, in milliseconds.
+    pub(crate) within_ms: Option<u64>,
 }
 
 /// A prefill worker's answer about a kept prompt.
@@ -89,11 +91,15 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_its_way_as_json() {
-        let order = KeepOrder { ticket: HandoverTicket::draw() };
+        let order = KeepOrder { ticket: HandoverTicket::draw(), within_ms: Some(30_000) };
         let json = serde_json::to_string(&order).unwrap();
-        assert_eq!(json.len(), "{\"ticket\":\"\"}".len() + 96);
+        assert_eq!(json.len(), "{\"ticket\":\"\",\"within_ms\":30000}".len() + 96);
         let read: KeepOrder = serde_json::from_str(&json).unwrap();
-        assert_eq!(read.ticket, order.ticket);
+        assert_eq!((read.ticket, read.within_ms), (order.ticket, order.within_ms));
+        // Older agents name no time.
+        let json = json.replace(",\"within_ms\":30000", "");
+        let read: KeepOrder = serde_json::from_str(&json).unwrap();
+        assert_eq!((read.ticket, read.within_ms), (order.ticket, None));
         for wrong in [json.replace("\"}", "0\"}"), json.replace("\"}", "00\"}"), "{}".into()] {
             assert!(serde_json::from_str::<KeepOrder>(&wrong).is_err(), "{wrong}");
         }

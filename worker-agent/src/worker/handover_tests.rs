@@ -46,7 +46,7 @@ impl Holder {
         let order = PrefillOrder {
             request: translate::request(submit, RequestKey(id)).unwrap(),
             metadata: RequestMetadata::default(),
-            handover: Some(to_raw_value(&KeepOrder { ticket }).unwrap()),
+            handover: Some(to_raw_value(&KeepOrder { ticket, within_ms: None }).unwrap()),
             answer,
             ticket: self.harness.in_flight.enter(),
         };

@@ -13,6 +13,11 @@ type Answer = oneshot::Receiver<Result<PrefillResult, (ErrorKind, String)>>;
 impl Harness {
     /// Asks for a prompt, to be kept for whoever has the ticket.
     async fn prompt(&self, id: u64, ticket: HandoverTicket) -> Answer {
+        self.prompt_within(id, ticket, None).await
+    }
+
+    /// As [`Harness::prompt`], by a decode worker that waits for so long.
+    async fn prompt_within(&self, id: u64, ticket: HandoverTicket, ms: Option<u64>) -> Answer {
         let submit = worker::Submit {
             token_ids: vec![1],
             sampling: Some(worker::Sampling { max_tokens: 1, ..worker::Sampling::default() }),
@@ -22,7 +27,7 @@ impl Harness {
         let order = PrefillOrder {
             request: translate::request(submit, RequestKey(id)).unwrap(),
             metadata: RequestMetadata::default(),
-            handover: Some(to_raw_value(&KeepOrder { ticket }).unwrap()),
+            handover: Some(to_raw_value(&KeepOrder { ticket, within_ms: ms }).unwrap()),
             answer,
             ticket: self.in_flight.enter(),
         };
@@ -118,6 +123,24 @@ async fn what_nobody_reads_is_kept_for_a_minute() {
     assert!((60..=61).contains(&kept), "{kept}");
     assert_eq!(lend(&store, 1, 0).await, []);
     assert!(harness.store(tickets[0]).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_is_kept_no_longer_than_its_decode_worker_waits() {
+    let harness = Harness::start(Duration::from_millis(10));
+    let begin = Instant::now();
+    let ticket = HandoverTicket::draw();
+    harness.prompt_within(1, ticket, Some(3_000)).await.await.unwrap().unwrap();
+    let other = HandoverTicket::draw();
+    harness.prompt_within(2, other, Some(u64::MAX)).await.await.unwrap().unwrap();
+    while harness.store(ticket).is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let kept = begin.elapsed().as_millis();
+    assert!((3_000..=3_200).contains(&kept), "{kept}");
+    assert!(harness.store(other).is_some());
+    harness.in_flight.none().await;
+    assert_eq!(begin.elapsed().as_secs(), 60);
 }
 
 #[tokio::test(start_paused = true)]

@@ -212,13 +212,23 @@ impl AsFd for EngineProcess {
     }
 }
 
+/// Waits of this process in which nothing was ready in time.
+#[cfg(test)]
+pub(super) static EXPIRED_WAITS: std::sync::atomic::AtomicUsize =
+    std::sync::atomic::AtomicUsize::new(0);
+
 /// Waits until something is ready; `false` if nothing is in time.
-pub(super) fn wait(ready: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<bool> {
-    let time = time.map(|time| Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
+pub(super) fn wait(ready: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
+    let time = limit.map(|limit| Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
     });
-    Ok(retry(|| poll(ready, time.as_ref()))? > 0)
+    let is_ready = retry(|| poll(ready, time.as_ref()))? > 0;
+    #[cfg(test)]
+    if !is_ready && limit > Some(Duration::ZERO) {
+        EXPIRED_WAITS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(is_ready)
 }
 
 fn socket() -> Result<OwnedFd, Errno> {

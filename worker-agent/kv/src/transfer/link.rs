@@ -3,10 +3,11 @@
 use super::keys::{FrameKey, SessionKeys, Tag, are_equal};
 use super::slot_part::SlotPart;
 use super::wire::{FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WireError};
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, sockopt};
 use stator_protos::name::BlockName;
 use std::io::{self, ErrorKind};
 use std::mem;
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -17,6 +18,26 @@ pub(super) const FRAMES_MAX: u64 = 1 << 32;
 const HEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 /// Bytes that are read at once and thrown away, of KV that nobody wants any more.
 const DISCARD_BYTES: usize = 64 << 10;
+
+/// Time without a word after which the system asks the other side for one, and from then on between
+/// two questions.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+/// Questions without an answer after which a connection has failed.
+const PROBES: u32 = 3;
+/// Time for which bytes may be on their way unconfirmed.
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(4);
+
+/// Has the system end the connection some seconds after the machine at the other end has gone without a
+/// word. A process that dies is no such case: its system closes its connections.
+fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    #[cfg(target_os = "linux")]
+    sockopt::set_tcp_user_timeout(stream, UNCONFIRMED_MAX.as_millis() as u32)?;
+    Ok(())
+}
 
 /// Why a connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +144,7 @@ impl Link {
     fn new(stream: TcpStream, read_ahead: usize) -> io::Result<Self> {
         // Small frames are answered to at once; large ones fill packets anyway.
         stream.set_nodelay(true)?;
+        watch_for_silence(&stream)?;
         let lane = || Lane { key: None, sequence: 0 };
         Ok(Self {
             stream,

@@ -72,7 +72,8 @@ impl PromptFetch {
         let peer = self.prefill_agents.admit(&self.peer).await?;
         let holder = self.holder().await?;
         let ticket = HandoverTicket::draw();
-        let told = to_raw_value(&KeepOrder { ticket }).map_err(failed)?;
+        let within_ms = u64::try_from(self.timeout.as_millis()).ok();
+        let told = to_raw_value(&KeepOrder { ticket, within_ms }).map_err(failed)?;
         let mut kept = RemotePrompt { room: self.room.clone(), at: Some((ticket, holder)) };
         let prompt = std::mem::take(&mut self.prompt);
         let asked = self.prefill_agents.prefill(&peer, prompt, Some(&told), self.timeout);

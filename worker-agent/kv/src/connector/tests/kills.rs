@@ -1,10 +1,12 @@
 //! Engines in processes of their own, which die.
 
+use super::super::socket::EXPIRED_WAITS;
 use super::super::wire::*;
 use super::kit::{Agent, Shim, hello, key, until};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 
 /// Role, engine and socket of a child process.
 const CHILD: &str = "STATOR_KV_TEST_CHILD";
@@ -61,6 +63,7 @@ fn this_test(name: &str) -> Command {
     command
 }
 
+/// The agent hears of the death from the system: [`hundred_kills`] shows that no time has to run out.
 #[test]
 fn engine_kill_frees_all_within_a_second() {
     let agent = Agent::new(8);
@@ -95,14 +98,14 @@ fn other_engines_do_not_notice_a_kill() {
     assert_eq!(other.ask(&[1, 2, 3]).slots.len(), 3);
 }
 
-/// In a process of its own, whose files are counted.
+/// In a process of its own, whose files and waits are counted.
 #[test]
-fn hundred_kills_leak_nothing() {
+fn hundred_kills_leak_nothing_and_wait_for_no_time() {
     let status = this_test("hundred_kills").env(CHILD, "alone").stdout(Stdio::null()).status();
     assert!(status.unwrap().success());
 }
 
-/// Not a test by itself: see [`hundred_kills_leak_nothing`].
+/// Not a test by itself: see [`hundred_kills_leak_nothing_and_wait_for_no_time`].
 #[test]
 fn hundred_kills() {
     if std::env::var(CHILD).is_err() {
@@ -120,4 +123,5 @@ fn hundred_kills() {
             is_gone && agent.free() == 8 && now <= files
         });
     }
+    assert_eq!(EXPIRED_WAITS.load(Ordering::Relaxed), 0, "an end was seen by its time alone");
 }

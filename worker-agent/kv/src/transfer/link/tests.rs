@@ -21,6 +21,22 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (one.unwrap(), other.unwrap().0)
 }
 
+/// Nothing on a loopback interface can vanish without a word, so this looks at what the system was told.
+#[tokio::test]
+async fn a_machine_that_has_gone_without_a_word_is_noticed_within_five_seconds() {
+    let (one, other) = sockets().await;
+    for link in [Link::holder(one).unwrap(), Link::reader(other).unwrap()] {
+        let stream = &link.stream;
+        assert!(sockopt::socket_keepalive(stream).unwrap());
+        let idle = sockopt::tcp_keepidle(stream).unwrap();
+        let probing =
+            sockopt::tcp_keepintvl(stream).unwrap() * sockopt::tcp_keepcnt(stream).unwrap();
+        assert!(idle + probing < Duration::from_secs(5));
+        #[cfg(target_os = "linux")]
+        assert!((1..5000).contains(&sockopt::tcp_user_timeout(stream).unwrap()));
+    }
+}
+
 fn arena(byte: u8) -> Arena {
     let arena = Arena::new(1, BLOCK_BYTES).unwrap();
     arena.write(SlotId(0), &[byte; BLOCK_BYTES]);
