@@ -6,11 +6,12 @@
 //! - `serve`: a connection from HELLO to its end. - `session`: what a scheduler wants of the cache.
 //! - `filler`: checksums of what it filled, and new grants. - `outbox`: answers, in order.
 //! - `words`: tokens of blocks, by which routers name them. - `presence`: who can load what is held.
-//! - `form`: KV that no agent can keep. - `copier`, `device`: copies from and to devices that the agent
-//!   does for workers.
+//! - `form`: KV that no agent can keep. - `copier`, `counted`, `device`: copies from and to devices that
+//!   the agent does for workers.
 //! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
 
 pub mod copier;
+mod counted;
 mod decode;
 #[cfg(target_os = "linux")]
 mod device;
@@ -45,6 +46,7 @@ pub mod wire;
 #[cfg(target_os = "linux")]
 mod words;
 
+pub use counted::CountedCopier;
 pub use decode::MessageError;
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::ConnectorServer;

@@ -36,6 +36,7 @@ pub struct KvMetrics {
     pub(crate) lent: Counter,
     /// Bytes that were read straight from other agents' host memory.
     pub direct_bytes: Counter,
+    device_bytes: Family<DeviceLabels, Counter>,
     /// Blocks in host memory whose KV was no longer what was stored.
     pub(crate) corrupt: Counter,
 }
@@ -76,6 +77,18 @@ pub(crate) enum FilledOutcome {
     over_quota,
 }
 
+/// Direction of the agent's copies for engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the names are label values")]
+pub(crate) enum DeviceWay {
+    /// From a device into host memory.
+    store,
+    /// From host memory to a device.
+    load,
+    /// From one engine's memory to another's on the same device.
+    pass,
+}
+
 /// Place where a request's blocks were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the names are label values")]
@@ -97,6 +110,11 @@ struct OperationLabels {
 struct WayLabels {
     tier: &'static str,
     way: TierWay,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeviceLabels {
+    way: DeviceWay,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -143,6 +161,7 @@ impl Default for KvMetrics {
             asked: Counter::default(),
             lent: Counter::default(),
             direct_bytes: Counter::default(),
+            device_bytes: Family::default(),
             corrupt: Counter::default(),
         }
     }
@@ -168,6 +187,8 @@ impl KvMetrics {
         registry.register("lent_blocks", "Blocks lent to other agents", self.lent.clone());
         let help = "Bytes read straight from other agents' host memory, without their processors";
         registry.register("direct_bytes", help, self.direct_bytes.clone());
+        let help = "Bytes that the agent copied between engines' devices and host memory";
+        registry.register_with_unit("device", help, Unit::Bytes, self.device_bytes.clone());
         let help = "Blocks in host memory that no longer had their checksum";
         registry.register("corrupt_blocks", help, self.corrupt.clone());
         self.decisions.register(registry);
@@ -188,6 +209,17 @@ impl KvMetrics {
     /// Counts slots that an engine has filled.
     pub(crate) fn filled(&self, outcome: FilledOutcome, slots: usize) {
         self.filled.get_or_create(&FilledLabels { outcome }).inc_by(slots as u64);
+    }
+
+    /// Counts bytes that were copied for an engine.
+    pub(crate) fn copied(&self, way: DeviceWay, bytes: u64) {
+        self.device_bytes.get_or_create(&DeviceLabels { way }).inc_by(bytes);
+    }
+
+    /// Bytes that were copied for engines so far.
+    #[cfg(test)]
+    pub(crate) fn copied_bytes(&self, way: DeviceWay) -> u64 {
+        self.device_bytes.get_or_create(&DeviceLabels { way }).get()
     }
 
     /// Counts blocks that a request was given.
@@ -228,6 +260,7 @@ mod tests {
         held.removed(Medium::Host);
         metrics.filled(FilledOutcome::duplicate, 1);
         metrics.hit(HitPlace::below, 3);
+        metrics.copied(DeviceWay::load, 64);
         let text = rendered(&registry);
         for line in [
             "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"done\"} 1",
@@ -237,6 +270,7 @@ mod tests {
             "stator_kv_blocks{medium=\"host\"} 1",
             "stator_kv_filled_slots_total{outcome=\"duplicate\"} 1",
             "stator_kv_hit_blocks_total{from=\"below\"} 3",
+            "stator_kv_device_bytes_total{way=\"load\"} 64",
             "stator_kv_corrupt_blocks_total 0",
             "stator_kv_slots 9",
         ] {

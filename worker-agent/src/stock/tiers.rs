@@ -10,7 +10,7 @@ use anyhow::Context;
 use stator_cuda::{CudaDevices, EngineCopier};
 use stator_dialect::Kind;
 use stator_kv::BlockForm;
-use stator_kv::connector::{ConnectorServer, ConnectorSettings, HintTaker};
+use stator_kv::connector::{ConnectorServer, ConnectorSettings, CountedCopier, HintTaker};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::shims;
 use stator_runtime::metrics::Metrics;
@@ -69,6 +69,8 @@ impl TierService {
         let (noted, told) = (board.clone(), desk.clone());
         let book = pages.clone();
         let hinted = peers.clone();
+        let copier = Arc::new(EngineCopier::new(CudaDevices));
+        let copier = CountedCopier::new(copier, kv_metrics.clone());
         let open = move |form: BlockForm| {
             // The server calls from a thread of its own; an object store needs the agent's runtime.
             let _entered = runtime.enter();
@@ -92,7 +94,7 @@ impl TierService {
         let mut connector = ConnectorSettings {
             watch: Arc::new(move |change| watched.engine_changed(change)),
             hints,
-            copier: Some(Arc::new(EngineCopier::new(CudaDevices))),
+            copier: Some(Arc::new(copier)),
             ..ConnectorSettings::new(socket.clone(), Box::new(open))
         };
         if let Some(pages) = &pages {

@@ -1,5 +1,6 @@
 //! Tests of copies for workers. A memory file stands in for device memory, and the processor copies.
 
+use super::super::CountedCopier;
 use super::super::copier::{CopyEnd, CopyRefusal, DeviceCopier, DeviceMemoryId};
 use super::super::device::DeviceDesk;
 use super::super::outbox::EngineOutbox;
@@ -8,6 +9,7 @@ use super::super::wire::*;
 use super::kit::{Agent, BLOCK_BYTES, Shim, hello, until};
 use crate::SlotId;
 use crate::arena::Arena;
+use crate::metrics::{DeviceWay, KvMetrics};
 use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -168,7 +170,10 @@ fn a_worker_copies_by_itself_where_the_agent_cannot() {
 
 #[test]
 fn the_agent_stores_loads_and_passes_pages() {
-    let (agent, copier) = copying();
+    let mut agent = Agent::new(16);
+    let (copier, metrics) = (Arc::<FileCopier>::default(), KvMetrics::default());
+    agent.copier = Some(Arc::new(CountedCopier::new(copier.clone(), metrics.clone())));
+    agent.start();
     let (mut one, mut two) = (worker(&agent, "a"), worker(&agent, "b"));
     assert_eq!((one.export(), two.export()), (Ok(()), Ok(())));
     let mut scheduler = Shim::join(&agent.socket(), &Hello { world: 1, ..hello("a") });
@@ -186,6 +191,9 @@ fn the_agent_stores_loads_and_passes_pages() {
     assert_eq!(two.copied(), (3, Err(reason)));
     two.order(4, CopyOrderWay::Load, &[(99, 0)]);
     assert_eq!(two.copied(), (4, Err("no such page".to_owned())));
+    let ways = [DeviceWay::store, DeviceWay::load, DeviceWay::pass];
+    let counted = ways.map(|way| metrics.copied_bytes(way));
+    assert_eq!(counted, [BLOCK_BYTES as u64; 3], "of each way one page, and none that failed");
     drop((one, two));
     until("memory is given back", || copier.mapped() == 0);
 }

@@ -100,6 +100,14 @@ pub struct DevicePages {
     pub strides: [u64; 4],
 }
 
+impl DevicePages {
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        let sizes = [self.layers, self.heads, self.tokens, self.content_bytes];
+        sizes.into_iter().map(u64::from).fold(1, u64::saturating_mul)
+    }
+}
+
 /// Pages to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyOrder {
