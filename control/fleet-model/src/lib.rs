@@ -56,5 +56,5 @@ pub use workload::{
 };
 pub use world::{
     Bar, FleetState, FleetTotals, Observations, RequestMeasurement, RoleState, Sample, Violation,
-    World,
+    WorkerState, World,
 };

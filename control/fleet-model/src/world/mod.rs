@@ -22,7 +22,7 @@ mod waiting;
 mod worker;
 
 pub use observations::{Bar, Observations, RequestMeasurement, Sample};
-pub use state::{FleetState, FleetTotals, RoleState};
+pub use state::{FleetState, FleetTotals, RoleState, WorkerState};
 
 use crate::engine::block::BlockId;
 use crate::engine::rates::Rates;
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         for role in [Role::Prefill, Role::Decode, Role::Aggregated] {
             for _ in 0..self.settings.sides.of(role) {
                 let worker = self.build(role);
-                self.workers[worker as usize].start();
+                self.workers[worker as usize].start(0);
             }
         }
         (0..self.settings.workers()).for_each(|worker| self.announce(worker));
@@ -251,6 +251,25 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The workers that are up, those that drain among them.
+    pub fn workers_up(&self) -> impl Iterator<Item = WorkerState> {
+        self.workers.iter().filter(|worker| worker.alive).map(WorkerState::of)
+    }
+
+    /// Times to the first token of requests that got it after `since`.
+    pub fn first_tokens(&self, since: Ps) -> impl Iterator<Item = Ps> {
+        let recent = move |flight: &&Flight| flight.first.is_some_and(|first| first > since);
+        self.flights.iter().filter(recent).filter_map(Flight::ttft)
+    }
+
+    /// Mean gaps between tokens of requests that ended after `since`.
+    pub fn gaps(&self, since: Ps) -> impl Iterator<Item = Ps> {
+        let recent = move |flight: &Flight| flight.ended.is_some_and(|ended| ended > since);
+        let requests = self.workload.requests.iter().zip(&self.flights);
+        let recent = requests.filter(move |(_, flight)| recent(flight));
+        recent.filter_map(|(asked, flight)| flight.itl(asked.output_tokens))
+    }
+
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Arrive { request } => {
@@ -260,7 +279,9 @@ impl<'a> World<'a> {
                 flight.edge = self.assigned.below(self.settings.edges.count) as u8;
                 let asked = &self.workload.requests[request as usize];
                 self.totals.arrived += 1;
-                self.totals.prompt_tokens += u64::from(asked.prompt_tokens);
+                let tokens = u64::from(asked.prompt_tokens);
+                self.totals.prompt_tokens += tokens;
+                self.totals.prompt_squares += u128::from(tokens * tokens);
                 self.place(request);
             }
             Event::RunEnds { worker, epoch } => self.run_ends(worker, epoch)?,

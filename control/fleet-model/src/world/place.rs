@@ -136,7 +136,11 @@ impl World<'_> {
     pub(super) fn first(&mut self, request: u32, cached_tokens: u32) {
         let now = self.now;
         let flight = &mut self.flights[request as usize];
-        flight.cached_tokens.get_or_insert(cached_tokens);
+        if flight.cached_tokens.is_none() {
+            flight.cached_tokens = Some(cached_tokens);
+            self.totals.computed += 1;
+            self.totals.cached_tokens += u64::from(cached_tokens);
+        }
         match flight.prefill.filter(|leg| !leg.released) {
             Some(prefill) => self.progress(request, prefill.ticket, RequestProgress::First),
             None => {

@@ -80,7 +80,7 @@ impl World<'_> {
         }
         match at.tenure {
             Tenure::Kept => {
-                at.start();
+                at.start(self.now);
                 self.announce(worker);
                 self.offer();
             }

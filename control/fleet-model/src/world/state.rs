@@ -3,6 +3,7 @@
 use super::worker::{Tenure, Worker};
 use crate::time::Ps;
 use stator_placement::Role;
+use stator_protos::load::Load;
 
 /// The fleet at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,19 @@ pub struct RoleState {
     pub busy: u128,
 }
 
+/// One worker that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerState {
+    /// Its role.
+    pub role: Role,
+    /// Start of its present life.
+    pub since: Ps,
+    /// Whether it finishes what it has and takes nothing new.
+    pub draining: bool,
+    /// Its load, without the delay of reports.
+    pub load: Load,
+}
+
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetTotals {
@@ -51,6 +65,12 @@ pub struct FleetTotals {
     pub arrived: u64,
     /// Tokens of the prompts of requests that came.
     pub prompt_tokens: u64,
+    /// Sum of the squares of their lengths.
+    pub prompt_squares: u128,
+    /// Requests whose prompt was computed.
+    pub computed: u64,
+    /// Tokens of computed prompts that were reused.
+    pub cached_tokens: u64,
     /// Requests that got a first token.
     pub answered: u64,
     /// Sum of their times to the first token.
@@ -75,6 +95,18 @@ impl FleetState {
             Role::Decode => self.decode,
             Role::Aggregated => self.aggregated,
             Role::DecodeOnly | Role::Encode => RoleState::default(),
+        }
+    }
+}
+
+impl WorkerState {
+    /// The state of a worker that is up.
+    pub(super) fn of(worker: &Worker) -> Self {
+        Self {
+            role: worker.member.role,
+            since: worker.started,
+            draining: worker.tenure == Tenure::Draining,
+            load: worker.engine.load(),
         }
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Worker {
     pub(super) tenure: Tenure,
     /// Time when it was ordered.
     pub(super) ordered: Ps,
+    /// Start of its present life.
+    pub(super) started: Ps,
     pub(super) alive: bool,
     /// Whether edges believe it to be up.
     pub(super) listed: bool,
@@ -82,6 +84,7 @@ impl Worker {
             member,
             tenure: Tenure::Kept,
             ordered: 0,
+            started: 0,
             alive: false,
             listed: false,
             generation: 0,
@@ -99,8 +102,9 @@ impl Worker {
     }
 
     /// A life begins, with nothing of the one before.
-    pub(super) fn start(&mut self) {
+    pub(super) fn start(&mut self, now: Ps) {
         self.alive = true;
+        self.started = now;
         self.generation += 1;
         self.feed = Feed::default();
     }
