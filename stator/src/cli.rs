@@ -10,6 +10,7 @@ use stator_chat::ChatArgs;
 use stator_epp::config::EppArgs;
 use stator_operator::OperatorArgs;
 use stator_plan::PlanArgs;
+use stator_planner::PlannerArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
@@ -89,6 +90,8 @@ pub(crate) enum Role {
     Bench(WithLog<BenchArgs>),
     /// Deployment for a model, a kind of GPU and two latency targets.
     Plan(WithLog<PlanArgs>),
+    /// Planner: counts the workers that a fleet needs, and asks for them.
+    Planner(Box<WithLog<PlannerArgs>>),
     /// Placement policies on a simulated fleet, in virtual time.
     Simulate(WithLog<SimulateArgs>),
     /// Manifests of NVIDIA Dynamo's operator: the resources that they need, and the objects that
@@ -151,6 +154,7 @@ impl Role {
             Self::Chat(role) => &role.log,
             Self::Bench(role) => &role.log,
             Self::Plan(role) => &role.log,
+            Self::Planner(role) => &role.log,
             Self::Simulate(role) => &role.log,
             Self::Operator(role) => &role.log,
         }
@@ -168,6 +172,7 @@ impl Role {
             Self::Chat(_) => "stator-chat",
             Self::Bench(_) => "stator-bench",
             Self::Plan(_) => "stator-plan",
+            Self::Planner(_) => "stator-planner",
             Self::Simulate(_) => "stator-simulate",
             Self::Operator(_) => "stator-operator",
         }
@@ -248,6 +253,7 @@ pub(crate) fn command() -> clap::Command {
 mod tests {
     use super::*;
     use stator_epp::config::EppSettings;
+    use stator_planner::RunSettings;
     use stator_proxy::{DirectSettings, ProxySettings};
     use stator_worker_agent::{AgentSettings, EngineSettings};
 
@@ -296,6 +302,7 @@ mod tests {
                 Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),
                 Role::Sidecar(role) => DirectSettings::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
+                Role::Planner(role) => RunSettings::try_from(role.args).map(drop),
                 Role::Operate(_)
                 | Role::Chat(_)
                 | Role::Bench(_)
@@ -309,6 +316,6 @@ mod tests {
             roles.push(name);
         }
         roles.sort();
-        assert_eq!(roles, ["agent", "epp", "proxy", "sidecar", "up"]);
+        assert_eq!(roles, ["agent", "epp", "planner", "proxy", "sidecar", "up"]);
     }
 }

@@ -77,7 +77,7 @@ mod tests {
 
     /// The most settings that `--help` of a role may have: whoever adds one takes one away, or
     /// makes it an expert's.
-    const BUDGET: [(&str, usize); 11] = [
+    const BUDGET: [(&str, usize); 12] = [
         ("up", 55),
         ("proxy", 60),
         ("sidecar", 44),
@@ -87,6 +87,7 @@ mod tests {
         ("chat", 12),
         ("bench", 42),
         ("plan", 24),
+        ("planner", 46),
         ("simulate", 45),
         ("operator", 7),
     ];

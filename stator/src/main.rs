@@ -74,6 +74,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Role::Chat(role) => stator_chat::run(role.args).await,
         Role::Bench(role) => stator_bench::run(role.args).await,
         Role::Plan(role) => stator_plan::run(&role.args),
+        Role::Planner(role) => {
+            stator_planner::run(role.args.try_into()?, Shutdown::on_signal()?).await
+        }
         Role::Simulate(role) => stator_simulate::run(&role.args),
         Role::Operator(role) => operate_graphs(&role.args).await,
     }

@@ -52,6 +52,19 @@ const KEPT_RESPONSES: &[&str] = &[
     "stream-comment-ms",
 ];
 
+/// Forecasts and times of the planner that are right for nearly everybody.
+const PLANNER_DETAILS: &[&str] = &[
+    "load-predictor-log1p",
+    "kalman-q-level",
+    "kalman-q-trend",
+    "kalman-r",
+    "batch-max",
+    "step-tokens",
+    "osl",
+    "cache-life-s",
+    "cold-s",
+];
+
 /// Weights of placement.
 const ROUTER_WEIGHTS: &[&str] = &[
     "router-cost",
@@ -180,7 +193,7 @@ const SIMULATE_DETAILS: &[&str] = &[
 ];
 
 /// All roles, in the order of `stator --help`.
-pub(crate) const ROLES: [RoleHelp; 11] = [
+pub(crate) const ROLES: [RoleHelp; 12] = [
     RoleHelp {
         name: "up",
         about: "A proxy, agents and their workers on this machine",
@@ -395,6 +408,35 @@ pub(crate) const ROLES: [RoleHelp; 11] = [
             ),
         ],
         experts: &[],
+    },
+    RoleHelp {
+        name: "planner",
+        about: "Counts the workers that a fleet needs, and asks for them",
+        first: &[
+            "models",
+            "optimization-target",
+            "ttft-ms",
+            "itl-ms",
+            "timing",
+            "metrics-url",
+            "mode",
+            "replicas-file",
+            "scale",
+            "discovery",
+        ],
+        examples: [
+            (
+                "stator planner --models org/name --out advice.json",
+                "advice for a fleet, changing nothing",
+            ),
+            (
+                "stator planner --models org/name --mode disaggregated --optimization-target sla \
+                 --timing h100-llama-8b --metrics-url http://127.0.0.1:9090/metrics \
+                 --replicas-file replicas.json",
+                "the fewest workers within latency targets, for a supervisor that follows the file",
+            ),
+        ],
+        experts: &[PLANNER_DETAILS],
     },
     RoleHelp {
         name: "simulate",

@@ -34,6 +34,7 @@ mod page;
 mod pair;
 mod passage;
 mod plan;
+mod planner;
 mod pool_rules;
 mod ranks;
 mod release;
