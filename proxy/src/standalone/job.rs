@@ -51,7 +51,8 @@ pub(crate) struct Job {
     pub keeper: Option<ResponseKeeper>,
     /// The turn after the answer, if it is to be computed ahead.
     pub next_turn: Option<Box<NextTurn>>,
-    pub plan: Plan,
+    /// Boxed: every connection keeps room for a job, however idle it is.
+    pub plan: Box<Plan>,
 }
 
 impl Job {
@@ -133,7 +134,7 @@ pub(crate) fn prepare(
         response_id,
         keeper,
         next_turn: None,
-        plan,
+        plan: Box::new(plan),
     })
 }
 
