@@ -123,6 +123,7 @@ mod tests {
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
             guide: Some(Form::Regex("a|b".into()).into()),
+            thought_limit: None,
         };
         Ask {
             sampling: Arc::new(sampling),

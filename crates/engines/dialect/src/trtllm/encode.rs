@@ -186,6 +186,7 @@ mod tests {
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
             guide: Some(Form::any_object().into()),
+            thought_limit: None,
         };
         let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
         let expected = json!({

@@ -152,6 +152,7 @@ mod tests {
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
             guide: Some(Form::any_object().into()),
+            thought_limit: None,
         };
         Ask {
             sampling: Arc::new(sampling),
