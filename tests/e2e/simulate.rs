@@ -57,10 +57,10 @@ async fn a_simulated_fleet_with_tiers_has_the_hits_that_are_worked_out_by_hand()
     assert_blocks(cached, 3.0);
     assert_eq!((&tiers["host"], &tiers["host_written"]), (&3.into(), &6.into()));
 
-    // Of four blocks it has the third of the first prompt: of one prompt the first written goes first. The
-    // disk has the two before, without which the third is of no use.
+    // Of four blocks it has the first of the first prompt: of one prompt the last goes first. The disk has
+    // the two behind.
     let below = ["--host-kv-tokens=2048", "--host-policy=lru", "--disk-kv-tokens=8192"];
-    let ways = [("through", 3.0, [1, 2, 6]), ("second-touch", 0.0, [0, 0, 0])];
+    let ways = [("through", 3.0, [1, 2, 6]), ("second-touch", 1.0, [1, 0, 0])];
     for (admission, blocks, expected) in ways {
         let admission = format!("--disk-admission={admission}");
         let flags: Vec<_> = below.iter().copied().chain([&*admission]).collect();

@@ -36,8 +36,9 @@ async fn refusals_read_as_those_of_the_llm_d_router() {
         503,
         "failed to find endpoint candidates for serving the request",
         Some("rejected-no-endpoints"),
+        // We add when to come back.
         "immediate 503 set(x-llm-d-request-dropped-reason=rejected-no-endpoints \
-         content-type=text/plain) \"inference error: ServiceUnavailable - failed to find endpoint \
+         retry-after=1 content-type=text/plain) \"inference error: ServiceUnavailable - failed to find endpoint \
          candidates for serving the request\"",
     )
     .await;
