@@ -1,10 +1,10 @@
 //! `stator operator`: graphs of workers that were written for NVIDIA Dynamo's operator, with stator's
 //! roles in the place of Dynamo's modules.
 //!
-//! [`kinds`] are the documents, as Rust types and as custom resource definitions; [`convert`] turns
-//! older ones into newer ones and back. [`objects`] makes Kubernetes' own objects of a graph,
-//! [`translate`] turns the containers in them into stator's roles, and [`plan`] finds the steps from what
-//! a cluster has to what a graph wants. All of that is pure; [`serve`] alone talks to a cluster, and
+//! `kinds` are the documents, as Rust types and as custom resource definitions; `convert` turns
+//! older ones into newer ones and back. `objects` makes Kubernetes' own objects of a graph,
+//! `translate` turns the containers in them into stator's roles, and `plan` finds the steps from what
+//! a cluster has to what a graph wants. All of that is pure; `serve` alone talks to a cluster, and
 //! decides nothing. Start reading at [`explain()`].
 
 mod args;

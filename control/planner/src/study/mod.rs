@@ -1,7 +1,7 @@
 //! The study: planners on a fleet in virtual time, under the same requests.
 //!
 //! Every planner sees the same signals every five seconds and starts with the same workers. Start
-//! reading at [`replay`]; `peers` has the laws of other planners, [`clairvoyant`] the one that knows
+//! reading at [`replay`]; `peers` has the laws of other planners, `clairvoyant` the one that knows
 //! the future, [`traffic`] the requests.
 
 mod cases;
