@@ -3,7 +3,7 @@
 use crate::coerce::{ValueTypes, escaped, quoted};
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::reader::{ReaderProgress, ReaderStep, StagedReader, leading_space};
 use crate::tools::KnownTools;
 
 /// Text in front of a name; models forget the word.
@@ -69,7 +69,7 @@ struct Bracket {
     is_empty: bool,
 }
 
-type Step = (usize, Option<ReaderProgress>);
+type Step = ReaderStep;
 
 impl BareCalls {
     pub(crate) fn new(markup: &'static BareMarkup, tools: KnownTools) -> Self {
@@ -312,8 +312,27 @@ impl BareCalls {
             MarkerSearch::Nothing(_) => (at, Some(ReaderProgress::closed(at))),
         }
     }
+}
 
-    /// Ends what the answer's end cut.
+impl StagedReader for BareCalls {
+    fn open(&mut self, _: usize) {
+        self.stage = Stage::Head;
+        self.word.clear();
+        self.open.clear();
+        self.begun = false;
+    }
+
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Head => self.head(rest, last, sink),
+            Stage::Key => self.key(rest, last, sink),
+            Stage::Value => self.value(rest, last, sink),
+            Stage::String | Stage::Quoted => self.string(rest, last, sink),
+            Stage::Literal | Stage::Behind => self.behind(rest, last, sink),
+            Stage::Tail => self.tail(rest, last),
+        }
+    }
+
     fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
         match self.stage {
             Stage::Tail => return ReaderProgress::closed(at),
@@ -323,38 +342,5 @@ impl BareCalls {
         }
         sink.take(OutputEvent::CallEnd);
         ReaderProgress::closed(at)
-    }
-}
-
-impl CallReader for BareCalls {
-    fn open(&mut self, _: usize) {
-        self.stage = Stage::Head;
-        self.word.clear();
-        self.open.clear();
-        self.begun = false;
-    }
-
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Head => self.head(rest, last, sink),
-                Stage::Key => self.key(rest, last, sink),
-                Stage::Value => self.value(rest, last, sink),
-                Stage::String | Stage::Quoted => self.string(rest, last, sink),
-                Stage::Literal | Stage::Behind => self.behind(rest, last, sink),
-                Stage::Tail => self.tail(rest, last),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            return match progress.outcome == ReaderOutcome::Open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
-        }
     }
 }

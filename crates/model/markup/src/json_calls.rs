@@ -3,7 +3,7 @@
 use crate::call_object::{CallObject, CallObjectForm, ObjectEnd};
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::reader::{CallReader, ReaderProgress, leading_space};
+use crate::reader::{ReaderProgress, ReaderStep, StagedReader, leading_space};
 use crate::tools::KnownTools;
 
 /// The markup of a family whose calls are JSON objects.
@@ -75,7 +75,7 @@ impl JsonCalls {
     }
 
     /// Reads the brackets before the first object; the bytes read, and the end if there is one.
-    fn start(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn start(&mut self, text: &str, last: bool) -> ReaderStep {
         let at = leading_space(text);
         self.passed.push_str(&text[..at]);
         match text.as_bytes().get(at) {
@@ -108,7 +108,7 @@ impl JsonCalls {
     }
 
     /// Reads what stands between two objects, or behind the last.
-    fn between(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn between(&mut self, text: &str, last: bool) -> ReaderStep {
         let at = leading_space(text);
         let byte = text.as_bytes().get(at).copied();
         match byte {
@@ -142,7 +142,7 @@ impl JsonCalls {
         self.markup.closers.is_empty()
     }
 
-    fn object(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+    fn object(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         let tools = &self.tools;
         match self.object.read(text, &|name| tools.contains(name), sink) {
             ObjectEnd::Open => (text.len(), Some(ReaderProgress::open(text.len()))),
@@ -162,12 +162,7 @@ impl JsonCalls {
         }
     }
 
-    fn broken(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn broken(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         match self.closers.find(text, last) {
             MarkerSearch::Found { start, end, .. } => {
                 arguments(sink, &text[..start]);
@@ -180,29 +175,9 @@ impl JsonCalls {
             }
         }
     }
-
-    /// Tells what is left when no more text comes.
-    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
-        match self.stage {
-            Stage::InObject if self.object.begun() => {
-                self.object.finish(sink);
-                sink.take(OutputEvent::CallEnd);
-                ReaderProgress::closed(at)
-            }
-            Stage::Broken => {
-                sink.take(OutputEvent::CallEnd);
-                ReaderProgress::closed(at)
-            }
-            Stage::InObject | Stage::Start => {
-                let raw = std::mem::take(&mut self.passed) + &self.object.take_raw();
-                ReaderProgress::refused(at, raw)
-            }
-            Stage::Between => ReaderProgress::closed(at),
-        }
-    }
 }
 
-impl CallReader for JsonCalls {
+impl StagedReader for JsonCalls {
     fn open(&mut self, opener: usize) {
         self.begin();
         if !self.markup.bare {
@@ -219,26 +194,31 @@ impl CallReader for JsonCalls {
         }
     }
 
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Start => self.start(rest, last),
-                Stage::Between => self.between(rest, last),
-                Stage::InObject => self.object(rest, sink),
-                Stage::Broken => self.broken(rest, last, sink),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            let open = progress.outcome == crate::reader::ReaderOutcome::Open;
-            return match open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Start => self.start(rest, last),
+            Stage::Between => self.between(rest, last),
+            Stage::InObject => self.object(rest, sink),
+            Stage::Broken => self.broken(rest, last, sink),
+        }
+    }
+
+    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
+        match self.stage {
+            Stage::InObject if self.object.begun() => {
+                self.object.finish(sink);
+                sink.take(OutputEvent::CallEnd);
+                ReaderProgress::closed(at)
+            }
+            Stage::Broken => {
+                sink.take(OutputEvent::CallEnd);
+                ReaderProgress::closed(at)
+            }
+            Stage::InObject | Stage::Start => {
+                let raw = std::mem::take(&mut self.passed) + &self.object.take_raw();
+                ReaderProgress::refused(at, raw)
+            }
+            Stage::Between => ReaderProgress::closed(at),
         }
     }
 }

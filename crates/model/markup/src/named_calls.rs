@@ -5,7 +5,7 @@ use crate::event::{EventSink, OutputEvent, arguments};
 use crate::json_calls::{JsonCalls, JsonMarkup};
 use crate::json_value::{JsonValueEnd, JsonValueScan};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::reader::{CallReader, ReaderProgress, ReaderStep, StagedReader, leading_space};
 use crate::tools::KnownTools;
 
 /// The markup of a family that writes the name before the JSON.
@@ -85,12 +85,12 @@ impl NamedCalls {
     }
 
     /// A call's end has been read: the stage behind it, and the end of all if this is one.
-    fn ended(&mut self, number: usize, at: usize) -> (usize, Option<ReaderProgress>) {
+    fn ended(&mut self, number: usize, at: usize) -> ReaderStep {
         self.stage = Stage::Between;
         (at, self.ends_all(number).then(|| ReaderProgress::closed(at)))
     }
 
-    fn between(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn between(&mut self, text: &str, last: bool) -> ReaderStep {
         let at = leading_space(text);
         if at == text.len() {
             return (at, Some(ReaderProgress::open(at)));
@@ -112,12 +112,7 @@ impl NamedCalls {
     }
 
     /// Reads up to the brace that ends the head, or to the call's end.
-    fn head(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn head(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         if self.markup.list && self.head.is_empty() {
             match text.trim_start().as_bytes().first() {
                 None if !last => return (0, Some(ReaderProgress::open(0))),
@@ -201,11 +196,7 @@ impl NamedCalls {
         true
     }
 
-    fn arguments(
-        &mut self,
-        text: &str,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn arguments(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         match self.scan.read(text) {
             JsonValueEnd::Open => {
                 arguments(sink, text);
@@ -226,7 +217,7 @@ impl NamedCalls {
     }
 
     /// Reads what stands behind the arguments: nothing, or the rest of a fence.
-    fn tail(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn tail(&mut self, text: &str, last: bool) -> ReaderStep {
         if self.markup.call_closers.is_empty() {
             return (0, Some(ReaderProgress::closed(0)));
         }
@@ -236,12 +227,7 @@ impl NamedCalls {
         }
     }
 
-    fn broken(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn broken(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         match self.ends.find(text, last) {
             MarkerSearch::Found { number, start, end } => {
                 arguments(sink, &text[..start]);
@@ -254,18 +240,9 @@ impl NamedCalls {
             }
         }
     }
-
-    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
-        match self.stage {
-            Stage::Arguments | Stage::Broken => sink.take(OutputEvent::CallEnd),
-            Stage::Head => return ReaderProgress::refused(at, std::mem::take(&mut self.head)),
-            Stage::Between | Stage::Tail | Stage::List => {}
-        }
-        ReaderProgress::closed(at)
-    }
 }
 
-impl CallReader for NamedCalls {
+impl StagedReader for NamedCalls {
     fn open(&mut self, _: usize) {
         self.head.clear();
         self.stage = match self.markup.call_openers {
@@ -274,27 +251,23 @@ impl CallReader for NamedCalls {
         };
     }
 
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Between => self.between(rest, last),
-                Stage::Head => self.head(rest, last, sink),
-                Stage::Arguments => self.arguments(rest, sink),
-                Stage::Tail => self.tail(rest, last),
-                Stage::Broken => self.broken(rest, last, sink),
-                Stage::List => (0, Some(self.list.read(rest, last, sink))),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            return match progress.outcome == ReaderOutcome::Open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Between => self.between(rest, last),
+            Stage::Head => self.head(rest, last, sink),
+            Stage::Arguments => self.arguments(rest, sink),
+            Stage::Tail => self.tail(rest, last),
+            Stage::Broken => self.broken(rest, last, sink),
+            Stage::List => (0, Some(self.list.read(rest, last, sink))),
         }
+    }
+
+    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
+        match self.stage {
+            Stage::Arguments | Stage::Broken => sink.take(OutputEvent::CallEnd),
+            Stage::Head => return ReaderProgress::refused(at, std::mem::take(&mut self.head)),
+            Stage::Between | Stage::Tail | Stage::List => {}
+        }
+        ReaderProgress::closed(at)
     }
 }

@@ -4,7 +4,7 @@ use crate::attributes::attribute;
 use crate::coerce::{ValueSchema, ValueTypes, escaped, quoted};
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::reader::{ReaderProgress, ReaderStep, StagedReader, leading_space};
 use crate::tools::KnownTools;
 
 /// Deepest tag within a value; what is deeper is text.
@@ -58,7 +58,7 @@ enum Stage {
     Value,
 }
 
-type Step = (usize, Option<ReaderProgress>);
+type Step = ReaderStep;
 
 impl NestedCalls {
     pub(crate) fn new(markup: &'static NestedMarkup, tools: KnownTools) -> Self {
@@ -224,20 +224,6 @@ impl NestedCalls {
         }
         self.keys.push(std::mem::take(&mut self.key));
     }
-
-    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
-        match self.stage {
-            Stage::Between => return ReaderProgress::closed(at),
-            Stage::Name => return ReaderProgress::refused(at, std::mem::take(&mut self.word)),
-            Stage::Value if !self.keys.contains(&self.key) => {
-                let value = std::mem::take(&mut self.value);
-                arguments(sink, value.split(self.markup.open).next().unwrap_or_default());
-            }
-            Stage::Inside | Stage::Key | Stage::Value => {}
-        }
-        sink.take(OutputEvent::CallEnd);
-        ReaderProgress::closed(at)
-    }
 }
 
 impl NestedMarkup {
@@ -314,31 +300,32 @@ impl NestedMarkup {
     }
 }
 
-impl CallReader for NestedCalls {
+impl StagedReader for NestedCalls {
     fn open(&mut self, _: usize) {
         self.stage = Stage::Between;
     }
 
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Between => self.between(rest, last),
-                Stage::Name => self.name(rest, sink),
-                Stage::Inside => self.inside(rest, last, sink),
-                Stage::Key => self.key(rest, sink),
-                Stage::Value => self.value(rest, last, sink),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            return match progress.outcome == ReaderOutcome::Open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Between => self.between(rest, last),
+            Stage::Name => self.name(rest, sink),
+            Stage::Inside => self.inside(rest, last, sink),
+            Stage::Key => self.key(rest, sink),
+            Stage::Value => self.value(rest, last, sink),
         }
+    }
+
+    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
+        match self.stage {
+            Stage::Between => return ReaderProgress::closed(at),
+            Stage::Name => return ReaderProgress::refused(at, std::mem::take(&mut self.word)),
+            Stage::Value if !self.keys.contains(&self.key) => {
+                let value = std::mem::take(&mut self.value);
+                arguments(sink, value.split(self.markup.open).next().unwrap_or_default());
+            }
+            Stage::Inside | Stage::Key | Stage::Value => {}
+        }
+        sink.take(OutputEvent::CallEnd);
+        ReaderProgress::closed(at)
     }
 }

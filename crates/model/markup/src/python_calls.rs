@@ -4,7 +4,7 @@ use crate::coerce::quoted;
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
 use crate::python_literal::to_json;
-use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::reader::{ReaderProgress, ReaderStep, StagedReader, leading_space};
 
 /// The markup of a family that writes calls in Python.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +92,13 @@ impl PythonCalls {
         }
     }
 
-    fn refuse(&mut self, at: usize) -> (usize, Option<ReaderProgress>) {
+    fn refuse(&mut self, at: usize) -> ReaderStep {
         let raw = std::mem::take(&mut self.raw);
         (at, Some(ReaderProgress::refused(at, raw)))
     }
 
     /// Reads brackets, commas and closers up to a name.
-    fn between(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn between(&mut self, text: &str, last: bool) -> ReaderStep {
         let at = leading_space(text);
         self.raw.push_str(&text[..at]);
         let Some(c) = text[at..].chars().next() else {
@@ -135,7 +135,7 @@ impl PythonCalls {
         }
     }
 
-    fn name(&mut self, text: &str) -> (usize, Option<ReaderProgress>) {
+    fn name(&mut self, text: &str) -> ReaderStep {
         let end = text.find(|c| !of_name(c)).unwrap_or(text.len());
         self.name.push_str(&text[..end]);
         self.raw.push_str(&text[..end]);
@@ -153,7 +153,7 @@ impl PythonCalls {
     }
 
     /// Reads up to the equals sign of an argument, or to the call's end.
-    fn key(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+    fn key(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         let of_key = |c: char| c.is_alphanumeric() || c == '_' || c.is_whitespace();
         let end = text.find(|c| !of_key(c)).unwrap_or(text.len());
         self.word.push_str(&text[..end]);
@@ -187,7 +187,7 @@ impl PythonCalls {
         }
     }
 
-    fn value(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+    fn value(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         let Some(end) = self.value.read(text) else {
             return (text.len(), Some(ReaderProgress::open(text.len())));
         };
@@ -222,6 +222,25 @@ impl PythonCalls {
         sink.take(OutputEvent::CallEnd);
         self.stage = Stage::Between;
     }
+}
+
+impl StagedReader for PythonCalls {
+    fn open(&mut self, _: usize) {
+        self.stage = Stage::Between;
+        self.begun = false;
+        self.in_list = self.markup.bare;
+        self.raw.clear();
+        self.raw.push_str(if self.markup.bare { "[" } else { "" });
+    }
+
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Between => self.between(rest, last),
+            Stage::Name => self.name(rest),
+            Stage::Key => self.key(rest, sink),
+            Stage::Value => self.value(rest, sink),
+        }
+    }
 
     fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
         match self.stage {
@@ -236,37 +255,5 @@ impl PythonCalls {
             }
         }
         ReaderProgress::closed(at)
-    }
-}
-
-impl CallReader for PythonCalls {
-    fn open(&mut self, _: usize) {
-        self.stage = Stage::Between;
-        self.begun = false;
-        self.in_list = self.markup.bare;
-        self.raw.clear();
-        self.raw.push_str(if self.markup.bare { "[" } else { "" });
-    }
-
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Between => self.between(rest, last),
-                Stage::Name => self.name(rest),
-                Stage::Key => self.key(rest, sink),
-                Stage::Value => self.value(rest, sink),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            return match progress.outcome == ReaderOutcome::Open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
-        }
     }
 }

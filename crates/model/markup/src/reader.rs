@@ -31,6 +31,43 @@ pub(crate) trait CallReader {
     fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress;
 }
 
+/// Bytes that a stage has read, and the progress of the reader unless another stage follows.
+pub(crate) type ReaderStep = (usize, Option<ReaderProgress>);
+
+/// A reader that goes from stage to stage.
+pub(crate) trait StagedReader {
+    /// Begins behind the opening marker of this number.
+    fn open(&mut self, opener: usize);
+
+    /// Reads on in the present stage.
+    fn step(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep;
+
+    /// Tells the text that was held back: no more comes. `at` is the number of bytes read.
+    fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress;
+}
+
+impl<T: StagedReader> CallReader for T {
+    fn open(&mut self, opener: usize) {
+        StagedReader::open(self, opener);
+    }
+
+    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
+        let mut at = 0;
+        loop {
+            let (read, end) = self.step(&text[at..], last, sink);
+            let Some(mut progress) = end else {
+                at += read;
+                continue;
+            };
+            progress.consumed += at;
+            return match progress.outcome == ReaderOutcome::Open && last {
+                true => self.finish(progress.consumed, sink),
+                false => progress,
+            };
+        }
+    }
+}
+
 /// A reader of any notation.
 pub(crate) trait AnyReader: CallReader + std::fmt::Debug + Send {}
 

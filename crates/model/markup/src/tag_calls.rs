@@ -5,7 +5,7 @@ use crate::call_object::{CallObject, CallObjectForm, ObjectEnd};
 use crate::coerce::{JSON_TYPE, ValueTypes, escaped, quoted};
 use crate::event::{EventSink, OutputEvent, arguments};
 use crate::markers::{MarkerSearch, MarkerSet};
-use crate::reader::{CallReader, ReaderOutcome, ReaderProgress, leading_space};
+use crate::reader::{ReaderProgress, ReaderStep, StagedReader, leading_space};
 use crate::tools::KnownTools;
 use std::borrow::Cow;
 
@@ -122,7 +122,7 @@ impl TagCalls {
         number >= self.markup.call_closers.len()
     }
 
-    fn between(&mut self, text: &str, last: bool) -> (usize, Option<ReaderProgress>) {
+    fn between(&mut self, text: &str, last: bool) -> ReaderStep {
         let at = leading_space(text);
         if at == text.len() {
             return (at, Some(ReaderProgress::open(at)));
@@ -142,12 +142,7 @@ impl TagCalls {
         }
     }
 
-    fn name(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn name(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         // White space in front of a name that ends with its line is no end.
         let skipped = if self.name.is_empty() { leading_space(text) } else { 0 };
         if self.markup.objects && self.name.is_empty() && text[skipped..].starts_with('{') {
@@ -178,12 +173,7 @@ impl TagCalls {
         }
     }
 
-    fn inside(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn inside(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         match self.inside.find(text, last) {
             MarkerSearch::Nothing(safe) => (safe, Some(ReaderProgress::open(safe))),
             MarkerSearch::Found { number: 0, end, .. } => {
@@ -201,7 +191,7 @@ impl TagCalls {
         }
     }
 
-    fn key(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+    fn key(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         let whole = std::mem::take(&mut self.key) + text;
         let Some(end) = whole.find(self.markup.key_end) else {
             self.key = whole;
@@ -252,7 +242,7 @@ impl TagCalls {
     }
 
     /// Reads a type up to the end of its tag.
-    fn value_type(&mut self, text: &str) -> (usize, Option<ReaderProgress>) {
+    fn value_type(&mut self, text: &str) -> ReaderStep {
         let closer = self.markup.type_tag.1;
         let whole = self.value_type.take().unwrap_or_default() + text;
         let Some(end) = whole.find(closer) else {
@@ -265,12 +255,7 @@ impl TagCalls {
         (read, None)
     }
 
-    fn before_value(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn before_value(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         let at = leading_space(text);
         let rest = &text[at..];
         let tags = [self.markup.value, self.markup.type_tag.0];
@@ -291,7 +276,7 @@ impl TagCalls {
     }
 
     /// Reads a call that is a JSON object.
-    fn object(&mut self, text: &str, sink: &mut dyn EventSink) -> (usize, Option<ReaderProgress>) {
+    fn object(&mut self, text: &str, sink: &mut dyn EventSink) -> ReaderStep {
         let tools = &self.tools;
         match self.object.read(text, &|name| tools.contains(name), sink) {
             ObjectEnd::Open => (text.len(), Some(ReaderProgress::open(text.len()))),
@@ -312,12 +297,7 @@ impl TagCalls {
         }
     }
 
-    fn value(
-        &mut self,
-        text: &str,
-        last: bool,
-        sink: &mut dyn EventSink,
-    ) -> (usize, Option<ReaderProgress>) {
+    fn value(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
         let begins = std::mem::take(&mut self.value_begins);
         if begins && text.is_empty() {
             self.value_begins = true;
@@ -349,6 +329,28 @@ impl TagCalls {
         let read = if number < closers { end } else { piece.len() };
         (from + read, None)
     }
+}
+
+impl StagedReader for TagCalls {
+    fn open(&mut self, opener: usize) {
+        self.stage = Stage::Between;
+        if self.markup.named_openers.contains(&opener) {
+            self.begin_name();
+        }
+    }
+
+    fn step(&mut self, rest: &str, last: bool, sink: &mut dyn EventSink) -> ReaderStep {
+        match self.stage {
+            Stage::Between => self.between(rest, last),
+            Stage::Name => self.name(rest, last, sink),
+            Stage::Inside => self.inside(rest, last, sink),
+            Stage::Key => self.key(rest, sink),
+            Stage::Type => self.value_type(rest),
+            Stage::BeforeValue => self.before_value(rest, last, sink),
+            Stage::Value => self.value(rest, last, sink),
+            Stage::Object => self.object(rest, sink),
+        }
+    }
 
     fn finish(&mut self, at: usize, sink: &mut dyn EventSink) -> ReaderProgress {
         match self.stage {
@@ -365,40 +367,5 @@ impl TagCalls {
         }
         sink.take(OutputEvent::CallEnd);
         ReaderProgress::closed(at)
-    }
-}
-
-impl CallReader for TagCalls {
-    fn open(&mut self, opener: usize) {
-        self.stage = Stage::Between;
-        if self.markup.named_openers.contains(&opener) {
-            self.begin_name();
-        }
-    }
-
-    fn read(&mut self, text: &str, last: bool, sink: &mut dyn EventSink) -> ReaderProgress {
-        let mut at = 0;
-        loop {
-            let rest = &text[at..];
-            let (read, end) = match self.stage {
-                Stage::Between => self.between(rest, last),
-                Stage::Name => self.name(rest, last, sink),
-                Stage::Inside => self.inside(rest, last, sink),
-                Stage::Key => self.key(rest, sink),
-                Stage::Type => self.value_type(rest),
-                Stage::BeforeValue => self.before_value(rest, last, sink),
-                Stage::Value => self.value(rest, last, sink),
-                Stage::Object => self.object(rest, sink),
-            };
-            let Some(mut progress) = end else {
-                at += read;
-                continue;
-            };
-            progress.consumed += at;
-            return match progress.outcome == ReaderOutcome::Open && last {
-                true => self.finish(progress.consumed, sink),
-                false => progress,
-            };
-        }
     }
 }
