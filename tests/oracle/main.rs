@@ -43,7 +43,7 @@ struct Difference {
     why: String,
 }
 
-/// What an answer says: thoughts and text without white space around them, and calls.
+/// Content of an answer: thoughts and text without white space around them, and calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Reading {
     reasoning: String,
@@ -107,7 +107,7 @@ fn cuts(random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// What vLLM is asked about an answer.
+/// Question to vLLM about an answer.
 fn question((tools, reasoning, inside, text, _): Answer, cuts: &[Vec<usize>]) -> Value {
     let (calls, thoughts) = (ToolFamily::find(tools), ReasoningFamily::find(reasoning));
     let markers: BTreeSet<_> = [

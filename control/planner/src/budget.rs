@@ -16,7 +16,7 @@ pub(crate) struct GpuBudget {
     pub(crate) min: u32,
 }
 
-/// What one graph wants.
+/// Workers that one graph wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GraphDemand {
     /// Wanted workers.
@@ -144,7 +144,7 @@ mod tests {
                     prop_assert!((graph.min.of(role)..=graph.wanted.of(role)).contains(&given.of(role)));
                 }
             }
-            // Whatever is wanted is given if it fits.
+            // All that is wanted is given if it fits.
             prop_assert!(all > minima + spare || used == all);
         }
     }

@@ -49,7 +49,7 @@ proptest! {
         let (model, demand) = (model(), demand(rate));
         let few = model.estimate(role, &demand, workers, &TARGETS);
         let more = model.estimate(role, &demand, workers + 1, &TARGETS);
-        // Where the mean is too slow already, a smaller spread puts more requests over the target.
+        // A smaller spread puts more requests over the target if the mean is too slow already.
         let hopeless = few.itl_s > TARGETS.itl_s;
         prop_assert!(hopeless || more.attained >= few.attained - 1e-9, "{few:?} {more:?}");
         prop_assert!(more.itl_s <= few.itl_s && more.ttft_s <= few.ttft_s + 1e-9);

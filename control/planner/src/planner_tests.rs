@@ -192,7 +192,7 @@ fn a_worker_that_never_comes_freezes_nothing() {
     scene.missing = 2;
     let grown = scene.ticks(20, 20.0).wanted;
     assert!(grown > 3, "{grown}");
-    // What does not come is not ordered again, however much is needed.
+    // Workers that do not come are not ordered again, however many are needed.
     scene.ticks(60, 20.0);
     let had = scene.ordered;
     let waits = scene.ticks(20, 50.0);

@@ -111,7 +111,7 @@ impl Control {
     async fn tick(&mut self) {
         let decisions = match self.decide().await {
             Ok(decisions) => decisions,
-            // Whoever cannot be asked what they have is asked for nothing.
+            // An object that does not say how many workers it has is asked for none.
             Err(fault) => return self.lost(fault),
         };
         self.report(&decisions).await;

@@ -211,7 +211,7 @@ pub(crate) struct BestHolder {
 }
 
 impl BestHolder {
-    /// What it lends, in this time.
+    /// Blocks that it lends, in this time.
     pub(crate) fn loan(&self, time: LoadTime) -> Loan {
         Loan { worker: self.holder.worker, blocks: self.holder.blocks, time: Some(time) }
     }

@@ -45,7 +45,7 @@ impl PrefixSources {
 enum PrefixPlace {
     Own(Medium),
     Other(WorkerRank),
-    /// They are computed.
+    /// Blocks that are computed.
     Nowhere,
 }
 

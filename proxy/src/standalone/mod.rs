@@ -146,7 +146,7 @@ pub(crate) async fn serve(
     let served = serve_clients(listener, service, inference, shutdown).await;
     following.abort();
     keys.abort();
-    // Whoever still holds the store does not keep the database from its next process.
+    // A request that still holds the store must not keep the database from the next process.
     tokio::task::spawn_blocking(move || store.close()).await?;
     served
 }

@@ -1,4 +1,4 @@
-//! What a request costs the proxy by its API, its protocol and its coding.
+//! Cost of a request for the proxy by its API, its protocol and its coding.
 //!
 //! `cargo run --release -p stator-tests --example surfaces [-- part of a row's name]`, after
 //! `cargo build --release -p stator`.

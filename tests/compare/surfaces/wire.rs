@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// How a request is sent.
+/// Way in which a request is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wire {
     pub(crate) tls: bool,

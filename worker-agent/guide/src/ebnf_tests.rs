@@ -48,7 +48,7 @@ fn rules_that_double_each_other_stay_small() {
 }
 
 proptest! {
-    /// Whatever comes, it is translated or refused.
+    /// Any text is translated or refused.
     #[test]
     fn nothing_panics(text in "([a-c]|::=|[|()*+?{}0-9,\\[\\]^\"'#\\\\ \n.é-]|root ::= ){0,40}") {
         match translate(&text) {

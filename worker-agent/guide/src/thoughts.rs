@@ -24,7 +24,7 @@ enum ThoughtPlace {
     Ahead,
     /// In thoughts, of which this number of tokens has come.
     Inside(u32),
-    /// This number of tokens of the forced marker has come.
+    /// So many tokens of the forced marker have come.
     Ending(usize),
     /// No thoughts come any more.
     Behind,

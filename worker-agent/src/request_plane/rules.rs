@@ -74,7 +74,7 @@ impl RuleDesk {
             return Ok(rules);
         }
         let turn = self.turns.clone().acquire_owned().await.expect("nobody closes it");
-        // Others may have had the same form compiled meanwhile.
+        // Other requests may have had the same form compiled meanwhile.
         if let Some(rules) = self.ready(&sampling) {
             return Ok(rules);
         }
@@ -163,7 +163,7 @@ impl PendingRules {
     pub(crate) async fn next(&mut self) -> ReadySubmission {
         loop {
             match self.making.join_next().await {
-                // One that was given up may have had its rules by then.
+                // A request that was given up may have had its rules by then.
                 Some(Ok(ruled)) if self.by_key.remove(&ruled.key()).is_some() => return ruled,
                 Some(_) => {}
                 None => std::future::pending().await,

@@ -88,7 +88,7 @@ fn pod_metadata(of: &Instance, mut metadata: Map<String, Value>) -> Map<String, 
     names.extend(labels(of));
     metadata.insert("labels".to_owned(), names.into());
     let mut annotations = strings(&said, "annotations");
-    // It says who made the component, not how its pods are.
+    // The annotation says who made the component, not how its pods are.
     annotations.remove(&label("dynamo-operator-origin-version"));
     let model = of.shape.model_ref.as_ref();
     annotations.extend(model.map(|model| (label("dynamo-base-model"), json!(model.name))));

@@ -72,7 +72,7 @@ impl ComponentCopies {
             *target -= taken;
             more -= taken;
         }
-        // What is not available comes back at the newest.
+        // Copies that are not available come back at the newest.
         for (target, copies) in targets.iter_mut().zip(&self.old).rev() {
             let given = (-more).clamp(0, copies.asked - *target);
             *target += given;

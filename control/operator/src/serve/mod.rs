@@ -40,7 +40,7 @@ pub(crate) async fn serve(
     }
     tokio::select! {
         () = shutdown.wait() => Ok(()),
-        // It works until it is dropped.
+        // The tasks work until they are dropped.
         ended = tasks.join_next() => bail!("operating ended: {ended:?}"),
     }
 }

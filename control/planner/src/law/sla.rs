@@ -75,7 +75,7 @@ impl RoleView<'_> {
             let ahead_s = share * self.warmup_s;
             let expected = self.traffic.demand(self.rate(ahead_s, UP_DEVIATIONS))?;
             let sizing = self.model.size(self.role, &expected, &self.targets);
-            // What is needed later than a worker takes to start can be ordered later.
+            // A worker that is needed later than it takes to start can be ordered later.
             if share <= 1.0 {
                 need.least = need.least.max(sizing.workers);
             }

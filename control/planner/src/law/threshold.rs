@@ -13,11 +13,11 @@ use stator_protos::discovery::Role;
 pub struct Thresholds {
     /// Queued prompt tokens over the context length: grows from here on.
     pub prefill_up: f64,
-    /// It shrinks below this.
+    /// The fleet shrinks below this.
     pub prefill_down: f64,
     /// KV blocks in use and queued over all blocks: grows above this.
     pub decode_up: f64,
-    /// It shrinks below this.
+    /// The fleet shrinks below this.
     pub decode_down: f64,
 }
 

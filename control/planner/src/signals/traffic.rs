@@ -31,7 +31,7 @@ struct Page {
     last: Option<PageCounts>,
 }
 
-/// What all pages say together.
+/// Sum of what all pages say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Traffic {
     pub(crate) totals: TrafficTotals,

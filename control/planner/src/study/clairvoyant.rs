@@ -39,7 +39,7 @@ impl ScalingLaw for Schedule {
 }
 
 impl Schedule {
-    /// The same workers all the time.
+    /// A constant number of workers.
     pub fn fixed(replicas: Replicas) -> Self {
         Self { name: "fixed".to_owned(), wanted: vec![replicas], next: 0 }
     }

@@ -69,7 +69,7 @@ pub fn study_settings(case: &StudyCase) -> PlannerSettings {
     }
 }
 
-/// The same with the seasonal predictor, for loads that come back after so many seconds.
+/// Our planner with the seasonal predictor, for loads that come back after so many seconds.
 pub fn seasonal_settings(case: &StudyCase, season_s: f64) -> PlannerSettings {
     let settings = study_settings(case);
     let predictor =

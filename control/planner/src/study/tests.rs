@@ -1,4 +1,4 @@
-//! What broke other planners, in virtual time.
+//! Loads that broke other planners, in virtual time.
 
 use super::*;
 use crate::{Observation, Replicas};

@@ -108,7 +108,7 @@ client_object! {
         pub cache_salt: Option<Text<'a>>,
         /// Most tokens of thoughts.
         pub max_thinking_tokens: Option<i64>,
-        /// What an agent knows of its request; [`crate::steering`] obeys it.
+        /// Hints of an agent about its request; [`crate::steering`] obeys them.
         pub agent_hints: Option<AgentHints<'a>>,
     }
 }

@@ -58,7 +58,7 @@ client_object! {
     pub struct PooledExtensions<'a> {
         /// A cache salt beside the request's own.
         pub cache_salt: Option<Text<'a>>,
-        /// What an agent knows of its request.
+        /// Hints of an agent about its request.
         pub agent_hints: Option<AgentHints<'a>>,
     }
 }

@@ -1,4 +1,4 @@
-//! What reading markup costs: `cargo bench -p stator-markup --bench parse [-- part of a name]`.
+//! Cost of reading markup: `cargo bench -p stator-markup --bench parse [-- part of a name]`.
 //!
 //! An answer comes in pieces of four bytes, about a token each: thoughts, text and a call with a
 //! long string. Plain loops and plain printing; the figures are nanoseconds a piece, of one thread.

@@ -29,7 +29,7 @@ pub(crate) struct BareCalls {
     head_end: MarkerSet,
     /// The end of a key, of its object, or of the call.
     key_end: MarkerSet,
-    /// What stands behind a value.
+    /// The end of a value: a comma, or the end of what holds it.
     value_end: MarkerSet,
     stage: Stage,
     name: String,
@@ -46,9 +46,9 @@ pub(crate) struct BareCalls {
 enum Stage {
     /// `call:` and the name, up to the brace.
     Head,
-    /// Where a key may stand, or the object's end.
+    /// In front of a key, or of the object's end.
     Key,
-    /// Where a value stands, or the list's end.
+    /// In front of a value, or of the list's end.
     Value,
     /// In a string.
     String,

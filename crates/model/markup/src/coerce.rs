@@ -197,7 +197,7 @@ impl<'a> ValueSchema<'a> {
         self.find(&|schema| schema.get("items"))
     }
 
-    /// What a schema has, or one that it refers to or that is an alternative in it.
+    /// A property of a schema, or of one that it refers to or that is an alternative in it.
     fn find(self, own: &dyn Fn(&'a Json<'static>) -> Option<&'a Json<'static>>) -> Option<Self> {
         let found = find(self.schema, self.root, own, 0)?;
         Some(Self { schema: found, ..self })

@@ -159,7 +159,7 @@ impl NestedCalls {
         let schema = self.tools.parameter(&self.name, &self.key);
         self.types =
             schema.map_or_else(ValueTypes::default, |(root, schema)| ValueTypes::of(schema, root));
-        // What was told cannot be taken back, so the first of two counts.
+        // A parameter that was told cannot be taken back, so the first of two counts.
         if !self.keys.contains(&self.key) {
             let begin = if self.keys.is_empty() { "{" } else { ", " };
             arguments(sink, &format!("{begin}{}: ", quoted(&self.key)));

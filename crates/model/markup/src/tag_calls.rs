@@ -284,7 +284,7 @@ impl TagCalls {
                 self.stage = Stage::Between;
                 (at, None)
             }
-            // What follows a fault in a call that was told is left to the next marker.
+            // Text behind a fault in a call that was told is left to the next marker.
             ObjectEnd::Broken(at) if self.object.begun() => {
                 self.object.finish(sink);
                 sink.take(OutputEvent::CallEnd);

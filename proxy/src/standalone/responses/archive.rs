@@ -344,7 +344,7 @@ mod tests {
         assert_eq!((found.object(), found.events(1).1), (b"a".to_vec(), 2));
         assert_eq!((found.events(1).0, &*found.session), (vec!["event: b\n\n".into()], "first"));
         assert!(store.find("b", yours).is_some() && found.is_over());
-        // What the bounds push out leaves the database, too, and its items with it.
+        // Responses that the bounds push out leave the database, too, and their items with them.
         drop(store);
         let fewer = StoreLimits { responses: 1, ..LIMITS };
         drop(ResponseStore::open(fewer, &path).expect("a store"));

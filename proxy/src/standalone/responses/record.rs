@@ -37,7 +37,7 @@ struct ResponseProgress {
 
 /// A response, from whom its object is to be had.
 enum ResponseBody {
-    /// It is worked on, or was by this process.
+    /// This process works on the response, or did.
     Written(ResponseEvents),
     /// An earlier process finished it.
     Read(FinishedResponse),

@@ -114,7 +114,7 @@ impl Sequence {
         let named = self.named.of_prefix(prompt.len());
         let choice = |n| {
             let mut sibling = Self::start(self.origin.clone(), n, prompt.to_vec(), named.clone());
-            // This one has no token yet, so its rules stand at the beginning.
+            // This sequence has no token yet, so its rules stand at the beginning.
             sibling.rules = self.rules.clone();
             sibling
         };

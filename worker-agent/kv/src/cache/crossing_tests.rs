@@ -283,7 +283,7 @@ impl World {
         while pending > 0 {
             let Ok(progress) = life.engine.progress.recv_timeout(LULL) else {
                 assert!(asked.elapsed() < PATIENCE, "every request ends");
-                // Whoever waits for what hangs waits long by the store's clock, and not by ours.
+                // A request that waits for a hanging tier waits long by the store's clock, and not by ours.
                 self.skip(LULL_LASTS);
                 life.engine.client.touch(&[]);
                 continue;

@@ -315,7 +315,7 @@ async fn a_slow_lender_goes_on_until_its_reader_asks_again() {
         shelf.is_quick.send_replace(is_quick);
     }
     assert_eq!(shelf.lent.load(SeqCst), 1);
-    // What is lent to a reader that has gone is given back, also before it was there.
+    // Blocks lent to a reader that has gone are given back, also those that were not there yet.
     link.queue(
         FrameHeader { count: 5000, ..FrameHeader::new(FrameKind::Lease) },
         &encode_names(&[BlockName(1)]),

@@ -40,7 +40,7 @@ impl BlockStore {
         let ready = asked.ready;
         let mut pace = pace.into();
         if ready > 0 {
-            // These are loaded anyway.
+            // The ready blocks are loaded anyway.
             pace.load = Duration::ZERO;
         }
         self.load_behind(&names[ready..], &mut asked, pace, now);

@@ -130,7 +130,7 @@ impl BlockStore {
     fn release_new(&mut self, slot: SlotId, block: &Block) {
         let before = block.parent.map(|hash| self.index.named(hash).map(|known| known.slot));
         match before {
-            // It is the first one, nobody knows, or the one before it can be read from a tier.
+            // The block is the first one, or of an unknown place, or a tier can read the one before it.
             None | Some(Some(None)) => {
                 self.policy.release(slot, block.name);
                 self.tenants.release(slot);

@@ -270,7 +270,7 @@ mod tests {
         }
         drop(reader);
         let released = || lenders.each_ref().map(|lender| lender.released.load(SeqCst));
-        // It may come back at once.
+        // The loan may come back at once.
         readers.reap(now);
         assert_eq!(released(), [0, 0]);
         readers.reap(now + Duration::from_secs(1) - REAP_EVERY);
