@@ -32,14 +32,16 @@ type apiServer struct {
 
 // newAPIServer does what the kube-apiserver command does with its flags, except that the kernel
 // chose the port: the server takes over `listener`.
-func newAPIServer(dir, token, etcd string, listener net.Listener) (*apiServer, error) {
+func newAPIServer(
+	dir, token, etcd string, listener net.Listener, controlled bool,
+) (*apiServer, error) {
 	flags, err := writeKeys(dir, token)
 	if err != nil {
 		return nil, err
 	}
 	flags = append(flags,
 		"--etcd-servers=http://"+etcd,
-		"--bind-address=127.0.0.1",
+		"--bind-address="+listener.Addr().(*net.TCPAddr).IP.String(),
 		"--cert-dir="+dir,
 		// Nobody connects to this address; without one the server looks for a network.
 		"--advertise-address=192.0.2.1",
@@ -48,11 +50,16 @@ func newAPIServer(dir, token, etcd string, listener net.Listener) (*apiServer, e
 		"--authorization-mode=RBAC",
 		"--anonymous-auth=false",
 		"--service-account-issuer=https://kubernetes.default.svc",
-		// Without a controller no namespace ever gets the account that this plug-in asks for.
-		"--disable-admission-plugins=ServiceAccount",
 		"--enable-priority-and-fairness=false",
 		"--profiling=false",
 	)
+	// Without a controller no namespace ever gets the account that this plug-in asks for.
+	disabled := "ServiceAccount"
+	if controlled {
+		// New nodes would have a taint until the controller that watches their health takes it away.
+		disabled = "TaintNodesByCondition"
+	}
+	flags = append(flags, "--disable-admission-plugins="+disabled)
 	run := options.NewServerRunOptions()
 	set := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, named := range run.Flags().FlagSets {

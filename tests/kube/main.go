@@ -1,6 +1,9 @@
 // Command kube is a Kubernetes API server with its etcd in one process: the cluster that the
 // end-to-end tests talk to. It has no kubelet and no controllers; the tests play those parts.
 //
+// With -controllers it has the controllers of deployments and what belongs to them, and the
+// scheduler, so that pods come and go by themselves where a kubelet runs them.
+//
 // With -etcd it is etcd alone.
 //
 // It prints one line, the server's URL, once the server is ready. It ends, and removes its
@@ -17,6 +20,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -26,7 +30,9 @@ import (
 func main() {
 	dir := flag.String("dir", "", "directory for keys and data; created where it is missing")
 	token := flag.String("token", "", "bearer token of an administrator")
+	host := flag.String("host", "127.0.0.1", "address of the API server, one of this machine")
 	port := flag.Int("port", 0, "port of the API server, or 0 for any free one")
+	controlled := flag.Bool("controllers", false, "run controllers and the scheduler")
 	alone := flag.Bool("etcd", false, "run etcd alone, at that port")
 	options := etcdOptions{}
 	flag.StringVar(&options.password, "etcd-password", "", "password that etcd's user root needs")
@@ -38,7 +44,7 @@ func main() {
 	if *alone {
 		err = runEtcd(*dir, *port, options)
 	} else {
-		err = run(*dir, *token, *port)
+		err = run(*dir, *token, net.JoinHostPort(*host, strconv.Itoa(*port)), *controlled)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -50,7 +56,7 @@ func runEtcd(dir string, port int, options etcdOptions) error {
 	ctx := genericapiserver.SetupSignalContext()
 	if port != 0 {
 		// After a restart it may have to become free.
-		listener, err := listen(port)
+		listener, err := listen(fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			return err
 		}
@@ -71,9 +77,9 @@ func runEtcd(dir string, port int, options etcdOptions) error {
 	return nil
 }
 
-func run(dir, token string, port int) error {
+func run(dir, token, address string, controlled bool) error {
 	ctx := genericapiserver.SetupSignalContext()
-	listener, err := listen(port)
+	listener, err := listen(address)
 	if err != nil {
 		return err
 	}
@@ -86,13 +92,18 @@ func run(dir, token string, port int) error {
 		return err
 	}
 	defer store.Close()
-	server, err := newAPIServer(dir, token, store.Clients[0].Addr().String(), listener)
+	etcd := store.Clients[0].Addr().String()
+	server, err := newAPIServer(dir, token, etcd, listener, controlled)
 	if err != nil {
 		return err
 	}
 	go func() {
 		url := "https://" + listener.Addr().String()
-		if err := waitReady(ctx, url, dir, token); err != nil {
+		err := waitReady(ctx, url, dir, token)
+		if err == nil && controlled {
+			err = runControllers(ctx, url, dir, token)
+		}
+		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(url)
@@ -100,11 +111,11 @@ func run(dir, token string, port int) error {
 	return server.Run(ctx)
 }
 
-// listen takes a port of loopback. After a restart it may have to wait for a connection that the
-// kernel gave the same port meanwhile.
-func listen(port int) (listener net.Listener, err error) {
+// listen takes an address. After a restart it may have to wait for a connection that the kernel gave
+// the same port meanwhile.
+func listen(address string) (listener net.Listener, err error) {
 	for end := time.Now().Add(startTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		listener, err = net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		listener, err = net.Listen("tcp4", address)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
