@@ -1,5 +1,6 @@
 //! A Kubernetes cluster: a real API server with etcd, and nothing else. Tests create the objects,
-//! and play the controllers and kubelets by patching status.
+//! and play the controllers and kubelets by patching status. One whose pods run is in
+//! [`crate::nodes`].
 
 use crate::kube_api::{Api, Refusal};
 use crate::kube_config::{Access, User};
@@ -9,7 +10,7 @@ use crate::tooling::{Tool, installed};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,6 +42,23 @@ struct Own {
     binaries: PathBuf,
     server: Option<Tool>,
     token: String,
+    /// Whether controllers and a scheduler are at work.
+    controlled: bool,
+}
+
+impl Own {
+    /// Starts the server and waits until it is ready; returns its address.
+    async fn serve(&mut self, directory: &Path, address: SocketAddr) -> SocketAddr {
+        let mut command = Command::new(self.binaries.join("kube"));
+        command.arg("-dir").arg(directory).arg("-token").arg(&self.token);
+        command.args(["-host", &address.ip().to_string(), "-port", &address.port().to_string()]);
+        command.arg(format!("-controllers={}", self.controlled));
+        let tool = Tool::start(&mut command);
+        let is_url = |line: &str| line.starts_with("https://");
+        let url = tool.line_within(START_DEADLINE, "the API server's URL", is_url).await;
+        self.server = Some(tool);
+        url.trim_start_matches("https://").parse().expect("an address and a port")
+    }
 }
 
 /// Custom resources that can be installed; the name of a directory that `tests/kube/build` made.
@@ -100,11 +118,18 @@ impl Cluster {
             );
             return None;
         }
+        Self::start_at(Ipv4Addr::LOCALHOST, false).await
+    }
+
+    /// A cluster whose API server has this address, with controllers and a scheduler if it is
+    /// `controlled`. `None` where the programs are missing.
+    pub(crate) async fn start_at(host: Ipv4Addr, controlled: bool) -> Option<Self> {
         let binaries = installed(BINARIES, "the Kubernetes API server")?;
         let directory = TempDir::new().expect("a temporary directory");
         let random = RandomState::new();
         let token = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(2));
-        let (server, address) = serve(&binaries, directory.path(), &token, 0).await;
+        let mut own = Own { binaries, server: None, token: token.clone(), controlled };
+        let address = own.serve(directory.path(), SocketAddr::from((host, 0))).await;
         let certificate = directory.path().join("apiserver.crt");
         let access = Access {
             host: address.ip().to_string(),
@@ -112,9 +137,8 @@ impl Cluster {
             authority: std::fs::read(certificate).expect("the server wrote its certificate"),
             user: User::Token(token.clone()),
         };
-        let own = Some(Own { binaries, server: Some(server), token: token.clone() });
         let kubeconfig = directory.path().join("admin.kubeconfig");
-        let cluster = Self::new(access, kubeconfig, own, directory);
+        let cluster = Self::new(access, kubeconfig, Some(own), directory);
         cluster.write_kubeconfig("admin", &token);
         cluster.install(Resources::Inference).await;
         Some(cluster)
@@ -134,6 +158,11 @@ impl Cluster {
     /// A client with all rights.
     pub fn api(&self) -> Api {
         Api::new(self.access.clone())
+    }
+
+    /// Host and port of the API server.
+    pub(crate) fn address(&self) -> (String, u16) {
+        (self.access.host.clone(), self.access.port)
     }
 
     /// A kubeconfig file with all rights.
@@ -240,9 +269,8 @@ impl Cluster {
     pub async fn restart(&mut self) {
         self.stop();
         let own = self.own.as_mut().expect("the tests started it");
-        let (directory, port) = (self.directory.path(), self.access.port);
-        let (server, _) = serve(&own.binaries, directory, &own.token, port).await;
-        own.server = Some(server);
+        let host = self.access.host.parse().expect("the tests' own has an address");
+        own.serve(self.directory.path(), SocketAddr::new(host, self.access.port)).await;
     }
 
     /// A token of a service account, which this creates where it is missing.
@@ -371,17 +399,6 @@ impl Namespace {
 fn others() -> Option<PathBuf> {
     let none = std::env::var_os(BINARIES).is_none();
     std::env::var_os("STATOR_TEST_KUBECONFIG").filter(|_| none).map(PathBuf::from)
-}
-
-/// Starts the server and waits until it is ready.
-async fn serve(binaries: &Path, directory: &Path, token: &str, port: u16) -> (Tool, SocketAddr) {
-    let mut command = Command::new(binaries.join("kube"));
-    command.arg("-dir").arg(directory).arg("-token").arg(token);
-    let tool = Tool::start(command.arg("-port").arg(port.to_string()));
-    let is_url = |line: &str| line.starts_with("https://");
-    let url = tool.line_within(START_DEADLINE, "the API server's URL", is_url).await;
-    let address = url.trim_start_matches("https://").parse().expect("an address and a port");
-    (tool, address)
 }
 
 /// Installs the definition in a file and waits until the server serves it.

@@ -145,25 +145,57 @@ impl Api {
     /// When that does not happen within the deadline.
     pub async fn until(&self, object: &Value, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let name = object["metadata"]["name"].as_str().expect("an object has a name");
-        let path = format!("{}?watch=true&fieldSelector=metadata.name={name}", collection(object));
-        let mut response = self.open(Method::GET, &path, "application/json", Bytes::new()).await;
-        assert_eq!(response.status(), StatusCode::OK, "watching {path}");
-        let mut buffer = Vec::new();
+        let query = format!("fieldSelector=metadata.name={name}");
+        let all = self.until_all(object, &query, what, |all| all.iter().any(&is_it)).await;
+        all.into_iter().find(is_it).expect("it was just there")
+    }
+
+    /// Watches the objects of the kind and the namespace of `object` that a query selects
+    /// (`labelSelector=a=b`, or empty for all) until `are_they` accepts them, and returns them.
+    ///
+    /// # Panics
+    ///
+    /// When that does not happen within the deadline.
+    pub async fn until_all(
+        &self,
+        object: &Value,
+        query: &str,
+        what: &str,
+        are_they: impl Fn(&[Value]) -> bool,
+    ) -> Vec<Value> {
+        let path = format!("{}?{query}", collection(object));
         soon(what, async {
-            loop {
-                let frame = response.body_mut().frame().await;
-                let frame = frame.unwrap_or_else(|| panic!("the watch ended before {what}"));
-                buffer.extend_from_slice(frame.expect("a whole frame").data_ref().expect("data"));
-                while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
-                    let line: Vec<u8> = buffer.drain(..=end).collect();
-                    let event: Value = serde_json::from_slice(&line).expect("events are JSON");
-                    if event["type"] != "DELETED" && is_it(&event["object"]) {
-                        return event["object"].clone();
-                    }
+            let list = answer(self.send(Method::GET, &path, "application/json", "").await);
+            let mut list = accepted(list, object);
+            let mut all: Vec<Value> =
+                list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            // Items of a list do not say what they are.
+            for item in &mut all {
+                (item["apiVersion"], item["kind"]) =
+                    (object["apiVersion"].clone(), object["kind"].clone());
+            }
+            let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            let mut events =
+                self.watch(&format!("{path}&watch=true&resourceVersion={version}")).await;
+            while !are_they(&all) {
+                let Some(event) = events.next().await else {
+                    panic!("the watch ended before {what}")
+                };
+                let changed = &event["object"];
+                all.retain(|known| known["metadata"]["uid"] != changed["metadata"]["uid"]);
+                if event["type"] != "DELETED" {
+                    all.push(changed.clone());
                 }
             }
+            all
         })
         .await
+    }
+
+    async fn watch(&self, path: &str) -> Events {
+        let response = self.open(Method::GET, path, "application/json", Bytes::new()).await;
+        assert_eq!(response.status(), StatusCode::OK, "watching {path}");
+        Events { body: response.into_body(), buffer: Vec::new() }
     }
 
     async fn merge(&self, object: &Value, path: &str, patch: &Value) -> Value {
@@ -202,6 +234,26 @@ impl Api {
         }
         let request = request.body(Full::new(body)).expect("a well-formed request");
         soon("a response", sender.send_request(request)).await.expect("a response")
+    }
+}
+
+/// The events of a watch.
+struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next one; `None` once the server has ended the watch.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).expect("events are JSON"));
+            }
+            let frame = self.body.frame().await?.expect("a whole frame");
+            self.buffer.extend_from_slice(frame.data_ref().expect("data"));
+        }
     }
 }
 

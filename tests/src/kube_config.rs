@@ -136,7 +136,7 @@ fn content(entry: &Value, name: &str, folder: &Path) -> Option<Vec<u8>> {
 /// Base64 with padding.
 ///
 /// Source: RFC 4648, section 4.
-fn decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').bytes();
     let digits = digits.map(|digit| match digit {
         b'A'..=b'Z' => Some(digit - b'A'),

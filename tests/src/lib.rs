@@ -14,6 +14,8 @@ mod kube_config;
 pub mod kube_etcd;
 pub mod kube_objects;
 pub mod kube_schema;
+pub mod kubelet;
+pub mod nodes;
 pub mod picker;
 pub mod process;
 pub mod sglang;

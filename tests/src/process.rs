@@ -246,9 +246,14 @@ pub fn find_descendant(process: u32, command: &str) -> Option<u32> {
 ///
 /// When this program has no path.
 pub fn binary() -> PathBuf {
+    built("stator")
+}
+
+/// As [`binary`], for another program of the workspace.
+pub(crate) fn built(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let profile = program.ancestors().nth(2).expect("test programs are two levels deep");
-    profile.join("stator")
+    profile.join(name)
 }
 
 async fn read_lines(
