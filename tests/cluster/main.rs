@@ -1,4 +1,6 @@
 //! Tests on a cluster whose pods run: the operator's graphs, from manifests to answered requests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bed;
+mod graphs;
 mod pods;
