@@ -47,10 +47,22 @@ impl<'a> GraphBed<'a> {
         self.space.namespace.api.until(&graph, "a graph that is ready", is_ready).await
     }
 
-    /// A client of a graph's frontend.
+    /// A client of a graph's only frontend.
     pub(crate) async fn frontend(&self, graph: &str) -> Client {
         let endpoints = self.space.endpoints(&format!("{graph}-frontend"), 1).await;
         Client::new(endpoints[0])
+    }
+
+    /// Waits until a component has this many pods, all of them ready, and returns their names.
+    pub(crate) async fn pods(&self, component: &str, number: usize) -> Vec<String> {
+        let labels = format!("nvidia.com/dynamo-component={component}");
+        let is_ready = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+        };
+        let enough = |pods: &[Value]| pods.len() == number && pods.iter().all(is_ready);
+        let pods = self.space.pods(&labels, component, enough).await;
+        pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     }
 }
 

@@ -2,5 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bed;
+mod change;
 mod graphs;
+mod load;
 mod pods;

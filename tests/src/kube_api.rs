@@ -163,39 +163,37 @@ impl Api {
         what: &str,
         are_they: impl Fn(&[Value]) -> bool,
     ) -> Vec<Value> {
-        let path = format!("{}?{query}", collection(object));
         soon(what, async {
-            let list = answer(self.send(Method::GET, &path, "application/json", "").await);
-            let mut list = accepted(list, object);
-            let mut all: Vec<Value> =
-                list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-            // Items of a list do not say what they are.
-            for item in &mut all {
-                (item["apiVersion"], item["kind"]) =
-                    (object["apiVersion"].clone(), object["kind"].clone());
+            let mut watched = self.watched(object, query).await;
+            while !are_they(&watched.objects) {
+                assert!(watched.changed().await, "the watch ended before {what}");
             }
-            let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-            let mut events =
-                self.watch(&format!("{path}&watch=true&resourceVersion={version}")).await;
-            while !are_they(&all) {
-                let Some(event) = events.next().await else {
-                    panic!("the watch ended before {what}")
-                };
-                let changed = &event["object"];
-                all.retain(|known| known["metadata"]["uid"] != changed["metadata"]["uid"]);
-                if event["type"] != "DELETED" {
-                    all.push(changed.clone());
-                }
-            }
-            all
+            watched.objects
         })
         .await
     }
 
-    async fn watch(&self, path: &str) -> Events {
-        let response = self.open(Method::GET, path, "application/json", Bytes::new()).await;
+    /// The objects of the kind and the namespace of `object` that a query selects, followed.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn watched(&self, object: &Value, query: &str) -> Watched {
+        let path = format!("{}?{query}", collection(object));
+        let list = answer(self.send(Method::GET, &path, "application/json", "").await);
+        let mut list = accepted(list, object);
+        let mut objects: Vec<Value> =
+            list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        // Items of a list do not say what they are.
+        for item in &mut objects {
+            (item["apiVersion"], item["kind"]) =
+                (object["apiVersion"].clone(), object["kind"].clone());
+        }
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let path = format!("{path}&watch=true&resourceVersion={version}");
+        let response = self.open(Method::GET, &path, "application/json", Bytes::new()).await;
         assert_eq!(response.status(), StatusCode::OK, "watching {path}");
-        Events { body: response.into_body(), buffer: Vec::new() }
+        Watched { objects, body: response.into_body(), buffer: Vec::new() }
     }
 
     async fn merge(&self, object: &Value, path: &str, patch: &Value) -> Value {
@@ -237,21 +235,33 @@ impl Api {
     }
 }
 
-/// The events of a watch.
-struct Events {
+/// Objects as a watch shows them.
+pub struct Watched {
+    /// The newest state of each.
+    pub objects: Vec<Value>,
     body: Incoming,
     buffer: Vec<u8>,
 }
 
-impl Events {
-    /// The next one; `None` once the server has ended the watch.
-    async fn next(&mut self) -> Option<Value> {
+impl Watched {
+    /// Waits for a change; `false` once the server has ended the watch.
+    ///
+    /// # Panics
+    ///
+    /// When the server sends something else than events.
+    pub async fn changed(&mut self) -> bool {
         loop {
             if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).expect("events are JSON"));
+                let event: Value = serde_json::from_slice(&line).expect("events are JSON");
+                let changed = &event["object"];
+                self.objects.retain(|known| known["metadata"]["uid"] != changed["metadata"]["uid"]);
+                if event["type"] != "DELETED" {
+                    self.objects.push(changed.clone());
+                }
+                return true;
             }
-            let frame = self.body.frame().await?.expect("a whole frame");
+            let Some(Ok(frame)) = self.body.frame().await else { return false };
             self.buffer.extend_from_slice(frame.data_ref().expect("data"));
         }
     }

@@ -5,9 +5,11 @@
 //! Services are reached by their [endpoints](PodSpace::endpoints), and have no names in DNS.
 
 use crate::kube::{Cluster, Namespace};
+use crate::kube_api::Watched;
 use crate::kube_objects::reference;
 use crate::kubelet::{BRIDGE, BRIDGE_NAME, NodeSettings};
 use crate::process::{binary, built};
+use crate::soon;
 use crate::tooling::Tool;
 use serde_json::Value;
 use std::io::Write as _;
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 /// Networks that a test may take: 198.18.0.0/15, which no host of the internet has.
 ///
@@ -247,11 +249,34 @@ impl PodSpace<'_> {
     ///
     /// When that does not happen within the deadline.
     pub async fn endpoints(&self, service: &str, number: usize) -> Vec<SocketAddr> {
+        let mut slices = self.slices(service).await;
+        soon(service, async {
+            while ready_endpoints(&slices.objects).len() != number {
+                assert!(slices.changed().await, "the watch of {service} ended");
+            }
+            ready_endpoints(&slices.objects)
+        })
+        .await
+    }
+
+    /// The endpoints of a Service that are ready, in order, as long as anybody looks at them.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn follow(&self, service: &str) -> watch::Receiver<Vec<SocketAddr>> {
+        let mut slices = self.slices(service).await;
+        let (sender, endpoints) = watch::channel(ready_endpoints(&slices.objects));
+        tokio::spawn(async move {
+            while slices.changed().await && sender.send(ready_endpoints(&slices.objects)).is_ok() {}
+        });
+        endpoints
+    }
+
+    async fn slices(&self, service: &str) -> Watched {
         let slice = self.object("discovery.k8s.io/v1", "EndpointSlice", "any");
         let query = format!("labelSelector=kubernetes.io/service-name={service}");
-        let enough = |all: &[Value]| ready_endpoints(all).len() == number;
-        let slices = self.namespace.api.until_all(&slice, &query, service, enough).await;
-        ready_endpoints(&slices)
+        self.namespace.api.watched(&slice, &query).await
     }
 
     /// What the containers of pods whose names begin so have printed.
