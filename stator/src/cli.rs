@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use clap_complete::Shell;
 use stator_bench::BenchArgs;
 use stator_chat::ChatArgs;
+use stator_doctor::DoctorArgs;
 use stator_epp::config::EppArgs;
 use stator_operator::OperatorArgs;
 use stator_plan::PlanArgs;
@@ -22,7 +23,7 @@ use std::io::Write;
 /// that already holds its prefix and has room.
 ///
 /// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_`, `STATOR_CHAT_`,
-/// `STATOR_PLAN_` and `STATOR_SIMULATE_` for those four, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
+/// `STATOR_DOCTOR_`, `STATOR_PLAN_` and `STATOR_SIMULATE_` for those five, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
 /// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "stator", version = version::text(), arg_required_else_help = true)]
@@ -97,6 +98,8 @@ pub(crate) enum Role {
     /// Manifests of NVIDIA Dynamo's operator: the resources that they need, and the objects that
     /// they lead to.
     Operator(WithLog<OperatorArgs>),
+    /// Examines this machine or a cluster: says what is wrong, and what to do about it.
+    Doctor(WithLog<DoctorArgs>),
 }
 
 /// A role's flags and those of its log.
@@ -157,6 +160,7 @@ impl Role {
             Self::Planner(role) => &role.log,
             Self::Simulate(role) => &role.log,
             Self::Operator(role) => &role.log,
+            Self::Doctor(role) => &role.log,
         }
     }
 
@@ -175,6 +179,7 @@ impl Role {
             Self::Planner(_) => "stator-planner",
             Self::Simulate(_) => "stator-simulate",
             Self::Operator(_) => "stator-operator",
+            Self::Doctor(_) => "stator-doctor",
         }
     }
 }
@@ -274,7 +279,7 @@ mod tests {
                 };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = long.to_uppercase().replace('-', "_");
-                let expected = ["", "BENCH_", "CHAT_", "PLAN_", "SIMULATE_"]
+                let expected = ["", "BENCH_", "CHAT_", "DOCTOR_", "PLAN_", "SIMULATE_"]
                     .map(|of| format!("STATOR_{of}{name}"));
                 let named = variable.as_ref().is_some_and(|variable| expected.contains(variable));
                 assert!(named, "{} --{long} has {variable:?}", role.get_name());
@@ -308,7 +313,8 @@ mod tests {
                 | Role::Bench(_)
                 | Role::Plan(_)
                 | Role::Simulate(_)
-                | Role::Operator(_) => {
+                | Role::Operator(_)
+                | Role::Doctor(_) => {
                     panic!("there is no example for it")
                 }
             };

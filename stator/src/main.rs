@@ -8,6 +8,7 @@ mod help;
 #[cfg(test)]
 mod manifest_tests;
 mod old_spelling;
+mod role_help;
 mod roles;
 #[cfg(test)]
 mod settings_pages;
@@ -79,6 +80,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Role::Simulate(role) => stator_simulate::run(&role.args),
         Role::Operator(role) => operate_graphs(&role.args).await,
+        Role::Doctor(role) => stator_doctor::run(role.args).await,
     }
 }
 

@@ -1,20 +1,7 @@
 //! The roles as a newcomer meets them: the settings of a first day, examples, and the settings that
 //! only experts change.
 
-/// A role's page of help.
-pub(crate) struct RoleHelp {
-    /// Name of the command.
-    pub name: &'static str,
-    /// A sentence about the role, for the manual.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the manual's pages show it"))]
-    pub about: &'static str,
-    /// Settings of a first day, in the order of `-h`.
-    pub first: &'static [&'static str],
-    /// Command lines, and what each does.
-    pub examples: [(&'static str, &'static str); 2],
-    /// Settings that only `--help-all` shows.
-    pub experts: &'static [&'static [&'static str]],
-}
+use crate::role_help::RoleHelp;
 
 /// Limits of what one client may hold and how long it may take.
 const CLIENT_LIMITS: &[&str] = &[
@@ -193,7 +180,7 @@ const SIMULATE_DETAILS: &[&str] = &[
 ];
 
 /// All roles, in the order of `stator --help`.
-pub(crate) const ROLES: [RoleHelp; 12] = [
+pub(crate) const ROLES: [RoleHelp; 13] = [
     RoleHelp {
         name: "up",
         about: "A proxy, agents and their workers on this machine",
@@ -472,6 +459,29 @@ pub(crate) const ROLES: [RoleHelp; 12] = [
                 "prints the objects, and what has no counterpart",
             ),
             ("stator operator crds", "prints the custom resource definitions"),
+        ],
+        experts: &[],
+    },
+    RoleHelp {
+        name: "doctor",
+        about: "Says what is wrong with a machine or a cluster, and what to do about it",
+        first: &[
+            "model",
+            "engine",
+            "ports",
+            "clock",
+            "namespace",
+            "roles",
+            "account",
+            "kubeconfig",
+            "json",
+        ],
+        examples: [
+            ("stator doctor", "this machine, before `stator up`"),
+            (
+                "stator doctor cluster --namespace graphs --roles operator --account stator-operator",
+                "a cluster, and the rights of an operator in it",
+            ),
         ],
         experts: &[],
     },

@@ -3,7 +3,8 @@
 //! The test compares the pages with the definitions. With [`WRITE`] set it writes them instead.
 
 use crate::cli;
-use crate::roles::{ROLES, RoleHelp};
+use crate::role_help::RoleHelp;
+use crate::roles::ROLES;
 use clap::{Arg, Command};
 use std::fmt::Write;
 use std::path::PathBuf;

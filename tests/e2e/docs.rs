@@ -49,6 +49,11 @@ async fn manifests_are_explained() {
 }
 
 #[tokio::test]
+async fn machines_are_examined() {
+    Reader::new().follows("docs/doctor.md").await;
+}
+
+#[tokio::test]
 async fn a_proxy_with_queues_works() {
     Reader::new().follows("docs/queueing.md").await;
 }

@@ -13,6 +13,7 @@ mod device_copies;
 mod direct;
 mod discovery;
 mod docs;
+mod doctor;
 mod door;
 mod edge;
 mod embeddings;

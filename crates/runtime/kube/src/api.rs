@@ -2,7 +2,7 @@
 
 use crate::resource::escape;
 use bytes::{Bytes, BytesMut};
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use std::time::Duration;
@@ -68,8 +68,9 @@ impl Api {
     /// [`ApiError`] unless the server did as asked.
     pub async fn call(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
         let call = async {
-            let (status, body) = self.send(method, path, body).await?;
-            let answer = read(body, ANSWER_BYTES_MAX).await?;
+            let answer = self.send(method, path, body).await?;
+            let status = answer.status();
+            let answer = read(answer.into_body(), ANSWER_BYTES_MAX).await?;
             if status.is_success() { Ok(answer) } else { Err(refusal(status, &answer)) }
         };
         self.within(call).await
@@ -99,13 +100,28 @@ impl Api {
     /// [`ApiError`] unless the server began one.
     pub async fn watch(&self, path: &str) -> Result<Lines, ApiError> {
         let open = async {
-            let (status, body) = self.send(Method::GET, path, Vec::new()).await?;
+            let answer = self.send(Method::GET, path, Vec::new()).await?;
+            let (status, body) = (answer.status(), answer.into_body());
             if status.is_success() {
                 return Ok(Lines { body, buffer: LineBuffer::default() });
             }
             Err(refusal(status, &read(body, ANSWER_BYTES_MAX).await?))
         };
         self.within(open).await
+    }
+
+    /// The `date` of an answer of the server, which tells its clock.
+    ///
+    /// # Errors
+    ///
+    /// [`ApiError`] if no answer came, or one without a date.
+    pub async fn date(&self) -> Result<String, ApiError> {
+        let ask = async {
+            let answer = self.send(Method::GET, "/version", Vec::new()).await?;
+            let date = answer.headers().get(http::header::DATE).and_then(|of| of.to_str().ok());
+            date.map(str::to_owned).ok_or_else(|| ApiError::Malformed("it has no date".into()))
+        };
+        self.within(ask).await
     }
 
     async fn within<T>(
@@ -121,7 +137,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Vec<u8>,
-    ) -> Result<(StatusCode, Body), ApiError> {
+    ) -> Result<Response<Body>, ApiError> {
         // JSON is YAML.
         let media = match method {
             Method::PATCH => "application/apply-patch+yaml",
@@ -133,8 +149,7 @@ impl Api {
             .header(http::header::CONTENT_TYPE, media)
             .body(Body::from(body))
             .map_err(|error| ApiError::Malformed(error.to_string()))?;
-        let answer = self.client.send(request).await.map_err(|error| unreachable_by(&error))?;
-        Ok((answer.status(), answer.into_body()))
+        self.client.send(request).await.map_err(|error| unreachable_by(&error))
     }
 }
 
