@@ -29,6 +29,7 @@ mod kv_peers;
 mod kv_tiers;
 mod kv_trouble;
 mod lifecycle;
+mod monitoring;
 mod openai;
 mod operator;
 mod page;

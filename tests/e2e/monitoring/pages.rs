@@ -1,0 +1,72 @@
+//! Metrics pages of real processes: a proxy, an agent with KV tiers, a planner and a picker.
+
+use super::promql::ScrapedPage;
+use crate::support::{MODEL, chat, ready};
+use serde_json::Value;
+use stator_tests::engine::Engine;
+use stator_tests::http::Client;
+use stator_tests::picker::{EndpointsFile, Picker};
+use stator_tests::process::Process;
+
+/// Running processes, and where their metrics are.
+pub(super) struct Fleet {
+    _home: tempfile::TempDir,
+    _processes: Vec<Process>,
+    _engines: Vec<Engine>,
+    _picker: (Picker, EndpointsFile),
+    proxy: Client,
+    sides: Vec<(&'static str, Client)>,
+}
+
+async fn side(process: &mut Process) -> Client {
+    let listening: Value = process.event("side server listening").await;
+    Client::new(listening["address"].as_str().unwrap().parse().unwrap())
+}
+
+impl Fleet {
+    pub(super) async fn start() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let dir = format!("--discovery-dir={}", home.path().join("agents").display());
+        let flags = ["agent", "--listen=127.0.0.1:0", "--events-listen=off", "--metrics-port=0"];
+        let mut agent = Process::start(&[&flags[..], &["--kv-host-gb=1", &dir]].concat());
+        let mut sides = vec![("agent", side(&mut agent).await)];
+        let mut proxy = Process::start(&["proxy", "--http-port=0", "--metrics-port=0", &dir]);
+        sides.push(("proxy", side(&mut proxy).await));
+        let client = Client::new(ready(&mut proxy).await);
+        let url = format!("--metrics-url=http://{}/metrics", sides[1].1.address());
+        let models = format!("--models={MODEL}");
+        let mut planner = Process::start(&["planner", &models, "--metrics-port=0", &url, &dir]);
+        sides.push(("planner", side(&mut planner).await));
+        let engines = Engine::pods(1, 1).await.remove(0);
+        let file = EndpointsFile::of(&[engines[0].address()]);
+        let flag = format!("--endpoints-file={}", file.path().display());
+        let picker = Picker::start(&[&flag, "--secure-serving=false"]).await;
+        sides.push(("epp", Client::new(picker.side.address())));
+        Self {
+            _home: home,
+            _processes: vec![agent, proxy, planner],
+            _engines: engines,
+            _picker: (picker, file),
+            proxy: client,
+            sides,
+        }
+    }
+
+    /// A request, whole.
+    pub(super) async fn serves(&self, prompt: &str) {
+        let answer = self.proxy.post("/v1/chat/completions", &chat(prompt, 4)).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+    }
+
+    /// All pages, as if scraped at this time.
+    pub(super) async fn scraped(&self, at_s: f64) -> Vec<ScrapedPage> {
+        let mut pages = Vec::new();
+        for (job, side) in &self.sides {
+            let page = side.get("/metrics").await;
+            assert_eq!(page.status, 200);
+            let text = String::from_utf8(page.body.to_vec()).unwrap();
+            pages.push(ScrapedPage { job, at_s, text });
+        }
+        pages
+    }
+}
