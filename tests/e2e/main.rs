@@ -22,6 +22,7 @@ mod epp;
 mod errors;
 mod events;
 mod fleet;
+mod helm;
 mod kserve;
 mod kv_guarded;
 mod kv_operate;

@@ -72,6 +72,12 @@ pub enum Resources {
     EnvoyGateway,
     /// `DestinationRule` of Istio, where its module could be had.
     Istio,
+    /// `PodMonitor` and `PrometheusRule` of the Prometheus operator.
+    Monitoring,
+    /// `Certificate` and `Issuer` of cert-manager.
+    CertManager,
+    /// `ScaledObject` of KEDA.
+    Keda,
 }
 
 impl Resources {
@@ -81,6 +87,9 @@ impl Resources {
             Self::Gateway => "crds/gateway",
             Self::EnvoyGateway => "crds/envoy-gateway",
             Self::Istio => "crds/istio",
+            Self::Monitoring => "crds/monitoring",
+            Self::CertManager => "crds/cert-manager",
+            Self::Keda => "crds/keda",
         }
     }
 }

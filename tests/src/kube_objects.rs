@@ -36,7 +36,11 @@ pub fn pool(name: &str, labels: Value, ports: &[u16]) -> Value {
 }
 
 /// Where an object is served.
-pub(crate) fn path(object: &Value) -> String {
+///
+/// # Panics
+///
+/// For an object without version, kind or name.
+pub fn path(object: &Value) -> String {
     let name = object["metadata"]["name"].as_str().expect("an object has a name");
     format!("{}/{name}", collection(object))
 }

@@ -1,0 +1,95 @@
+//! Objects of the chart on a real API server.
+
+use super::{Helm, RELEASE, chart, examples, stem, text};
+use hyper::{Method, StatusCode};
+use serde_json::Value;
+use stator_tests::kube::{Cluster, Namespace, Resources};
+use stator_tests::kube_objects::{path, reference};
+use std::io::Write;
+
+/// Definitions of kinds that the chart makes beside those of Kubernetes.
+const DEFINITIONS: [(&str, Resources); 4] = [
+    ("gateway.networking.k8s.io", Resources::Gateway),
+    ("monitoring.coreos.com", Resources::Monitoring),
+    ("cert-manager.io", Resources::CertManager),
+    ("keda.sh", Resources::Keda),
+];
+
+/// Applies an object, refusing every field that the server does not know. Kinds whose definitions
+/// could not be had are left out, and said so.
+async fn apply(cluster: &Cluster, namespace: &Namespace, object: &Value, from: &str) {
+    let group = text(&object["apiVersion"]).split('/').next().unwrap_or_default();
+    if let Some((_, resources)) = DEFINITIONS.iter().find(|(of, _)| *of == group) {
+        if !cluster.has(*resources) {
+            let kind = &object["kind"];
+            // Past the test harness, which hides what passing tests print.
+            let _ = writeln!(std::io::stderr().lock(), "not applied: {kind}, without a definition");
+            return;
+        }
+        cluster.install(*resources).await;
+    }
+    let path = format!("{}?fieldManager=tests&force=true&fieldValidation=Strict", path(object));
+    let media = "application/apply-patch+yaml";
+    let reply = namespace.api.send(Method::PATCH, &path, media, object.to_string()).await;
+    let is_there = [StatusCode::OK, StatusCode::CREATED].contains(&reply.status);
+    assert!(is_there, "{from}: {} {}: {:?}", object["kind"], path, reply.json()["message"]);
+}
+
+#[tokio::test]
+async fn objects_of_every_example_are_accepted() {
+    let Some(helm) = Helm::installed() else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    for example in examples() {
+        let namespace = cluster.namespace().await;
+        let values = example.display().to_string();
+        let objects = helm.objects(&namespace.name, &["--values", &values]);
+        assert!(objects.len() > 5, "{values}: {} objects", objects.len());
+        for object in &objects {
+            apply(cluster, &namespace, object, &stem(&example)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn examples_of_autoscaling_are_accepted() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let folder = chart().join("../../autoscaling");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap().path();
+        let namespace = cluster.namespace().await;
+        for mut object in super::documents(&std::fs::read_to_string(&file).unwrap()) {
+            object["metadata"]["namespace"] = namespace.name.clone().into();
+            apply(cluster, &namespace, &object, &stem(&file)).await;
+        }
+    }
+}
+
+/// The way of a user: install, upgrade, uninstall.
+#[tokio::test]
+async fn a_release_is_installed_upgraded_and_removed() {
+    let Some(helm) = Helm::installed() else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    let namespace = cluster.namespace().await;
+    let (chart, kubeconfig) = (chart().display().to_string(), cluster.kubeconfig());
+    let kubeconfig = kubeconfig.display().to_string();
+    let place = ["--namespace", &namespace.name, "--kubeconfig", &kubeconfig];
+    let example = |name: &str| format!("{chart}/examples/{name}.yaml");
+    let run = |args: &[&str]| helm.prints(&[args, &place[..]].concat());
+
+    let values = example("simulated");
+    let told = run(&["install", RELEASE, &chart, "--skip-crds", "--values", &values]);
+    assert!(told.contains("port-forward service/stator-proxy"), "{told}");
+    let deployment =
+        |name: &str| reference("apps/v1", "Deployment", &namespace.name, &format!("stator-{name}"));
+    let workers = namespace.api.get(&deployment("simulated")).await.unwrap();
+    assert_eq!(workers["spec"]["replicas"], 2);
+
+    let more = ["--values", &values, "--set", "workers.simulated.replicas=3"];
+    run(&[&["upgrade", RELEASE, &chart, "--skip-crds"], &more[..]].concat());
+    let workers = namespace.api.get(&deployment("simulated")).await.unwrap();
+    assert_eq!(workers["spec"]["replicas"], 3);
+
+    run(&["uninstall", RELEASE]);
+    assert!(namespace.api.get(&deployment("simulated")).await.is_none());
+    assert!(namespace.api.get(&deployment("proxy")).await.is_none());
+}
