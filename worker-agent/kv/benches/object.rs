@@ -110,7 +110,7 @@ fn wait(reports: &Receiver<TierReport>, ends: u32) {
                 result.expect("room");
                 ended += 1;
             }
-            TierReport::Found(_) | TierReport::Gone(_) => {}
+            TierReport::Found(_) | TierReport::Located { .. } | TierReport::Gone(_) => {}
         }
     }
 }

@@ -5,10 +5,13 @@
 //! report.
 
 use crate::Now;
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 /// Most tiers that a store has.
 pub const TIERS_MAX: usize = 8;
+/// Numbers that a source can have, zero included, which none has.
+const SOURCES_MAX: usize = 1 << 8;
 
 /// Bursts over which the latency is averaged.
 const LATENCY_SAMPLES: f64 = 8.0;
@@ -16,7 +19,7 @@ const LATENCY_SAMPLES: f64 = 8.0;
 /// most samples are zero.
 const BLOCK_SAMPLES: f64 = 64.0;
 /// Age after which a measurement says nothing about now.
-const STALE: Duration = Duration::from_secs(5);
+pub(crate) const STALE: Duration = Duration::from_secs(5);
 
 /// Measured speed of reads from a tier.
 #[derive(Clone, Debug, Default)]
@@ -118,6 +121,26 @@ impl ReadSpeed {
     }
 }
 
+/// Number of a source within its tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceId(pub NonZeroU8);
+
+/// Measured cost of reads from one source of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadCost {
+    /// Time until the first of several blocks begins to come, reads that wait there included.
+    pub latency: Duration,
+    /// Time for each block.
+    pub block: Duration,
+}
+
+impl ReadCost {
+    /// Predicted time until `reads` reads that begin now have ended.
+    pub fn time(&self, reads: usize) -> Duration {
+        self.latency.saturating_add(times(self.block, reads))
+    }
+}
+
 /// Measured time to go over a block in host memory.
 #[derive(Clone, Debug, Default)]
 pub struct HostPace(Average);
@@ -187,17 +210,25 @@ pub enum LoadSource {
     InFlight(usize),
     /// A new read from this tier.
     Tier(usize),
+    /// A new read from a source of a tier whose cost is known.
+    Located {
+        /// The tier.
+        tier: usize,
+        /// Its source.
+        source: SourceId,
+    },
 }
 
 /// Number of leading blocks to load, if the engine computes the others after those have come.
 ///
-/// The time for `n` of `N` blocks is that of the slowest tier among the first `n`, plus
+/// The time for `n` of `N` blocks is that of the slowest source among the first `n`, plus
 /// `(N - n) * block_prefill`, plus `load` if `n` is not zero: the result has the least time, and loads
-/// the fewest blocks for it. Tiers work side by side. A `block_prefill` of zero means that it is
-/// unknown: all are loaded.
-pub fn blocks_to_load<'a>(
+/// the fewest blocks for it. `time` predicts how long so many new reads from a source take, with those
+/// in flight there. Tiers work side by side, and so do the sources of a tier. A `block_prefill` of zero
+/// means that it is unknown: all are loaded.
+pub fn blocks_to_load(
     sources: impl ExactSizeIterator<Item = LoadSource>,
-    speed: impl Fn(usize) -> &'a ReadSpeed,
+    time: impl Fn(LoadSource, usize) -> Duration,
     EnginePace { block_prefill, load }: EnginePace,
 ) -> usize {
     let all = sources.len();
@@ -205,24 +236,28 @@ pub fn blocks_to_load<'a>(
         return all;
     }
     let mut reads = [0; TIERS_MAX];
+    let mut located = [0; SOURCES_MAX];
     let mut reading = Duration::ZERO;
     let (mut best, mut best_time) = (0, times(block_prefill, all));
     for (before, source) in sources.enumerate() {
-        match source {
-            LoadSource::Host => {}
-            LoadSource::InFlight(tier) => reading = reading.max(speed(tier).time(0)),
-            LoadSource::Tier(tier) => {
-                reads[tier] += 1;
-                reading = reading.max(speed(tier).time(reads[tier]));
-            }
-        }
+        let more = match source {
+            LoadSource::Host | LoadSource::InFlight(_) => 0,
+            LoadSource::Tier(tier) => count(&mut reads[tier]),
+            LoadSource::Located { source, .. } => count(&mut located[usize::from(source.0.get())]),
+        };
+        reading = reading.max(time(source, more));
         let n = before + 1;
-        let time = load + reading + times(block_prefill, all - n);
-        if time < best_time {
-            (best, best_time) = (n, time);
+        let all_time = load + reading + times(block_prefill, all - n);
+        if all_time < best_time {
+            (best, best_time) = (n, all_time);
         }
     }
     best
+}
+
+fn count(reads: &mut usize) -> usize {
+    *reads += 1;
+    *reads
 }
 
 /// The time in which an engine computes `blocks` blocks.
@@ -270,8 +305,27 @@ mod tests {
         assert_eq!(host.block(), Some(ms(2)));
     }
 
+    /// Costs of the sources 1, 2 and 3 of every tier: the third is far.
+    fn cost(source: SourceId) -> ReadCost {
+        let number = u64::from(source.0.get());
+        ReadCost { latency: ms(4 * number), block: ms(number * number * number) }
+    }
+
+    fn source(number: u8) -> LoadSource {
+        LoadSource::Located { tier: 2, source: SourceId(NonZeroU8::new(number).unwrap()) }
+    }
+
+    fn read_time(tiers: &[&ReadSpeed], source: LoadSource, reads: usize) -> Duration {
+        match source {
+            LoadSource::Host => Duration::ZERO,
+            LoadSource::InFlight(tier) | LoadSource::Tier(tier) => tiers[tier].time(reads),
+            LoadSource::Located { source, .. } => cost(source).time(reads),
+        }
+    }
+
     fn load(sources: &[LoadSource], tiers: &[&ReadSpeed], prefill: Duration) -> usize {
-        blocks_to_load(sources.iter().copied(), |tier| tiers[tier], prefill.into())
+        let time = |source, reads| read_time(tiers, source, reads);
+        blocks_to_load(sources.iter().copied(), time, prefill.into())
     }
 
     #[test]
@@ -314,7 +368,8 @@ mod tests {
         let tier = measured(0, 1);
         let load = |blocks: usize| {
             let pace = EnginePace { block_prefill: ms(10), load: ms(60) };
-            blocks_to_load(vec![LoadSource::Tier(0); blocks].into_iter(), |_| &tier, pace)
+            let time = |_, reads| tier.time(reads);
+            blocks_to_load(vec![LoadSource::Tier(0); blocks].into_iter(), time, pace)
         };
         assert_eq!([load(6), load(7)], [0, 7]);
     }
@@ -324,6 +379,15 @@ mod tests {
         let (disk, far) = (measured(0, 1), measured(0, 50));
         let sources: Vec<_> = (0..20).map(|at| LoadSource::Tier(usize::from(at >= 12))).collect();
         assert_eq!(load(&sources, &[&disk, &far], ms(10)), 12);
+    }
+
+    #[test]
+    fn each_source_of_a_tier_has_its_own_cost() {
+        let mean = measured(0, 9);
+        assert_eq!(load(&[source(1); 9], &[&mean; 3], ms(2)), 9);
+        assert_eq!(load(&[source(3); 9], &[&mean; 3], ms(20)), 0);
+        let near_and_far: Vec<_> = (0..20).map(|at| source(1 + 2 * (at / 12))).collect();
+        assert_eq!(load(&near_and_far, &[&mean; 3], ms(10)), 12);
     }
 
     #[test]
@@ -348,6 +412,7 @@ mod tests {
             Just(LoadSource::Host),
             (0..3_usize).prop_map(LoadSource::InFlight),
             (0..3_usize).prop_map(LoadSource::Tier),
+            (1..4_u8).prop_map(source),
         ]
     }
 
@@ -358,12 +423,12 @@ mod tests {
         tiers: &[&ReadSpeed],
         prefill: Duration,
     ) -> Duration {
-        let reads = |of: usize| {
-            sources[..n].iter().filter(|source| **source == LoadSource::Tier(of)).count()
-        };
-        let uses = |of: usize| reads(of) > 0 || sources[..n].contains(&LoadSource::InFlight(of));
-        let load = (0..3).filter(|of| uses(*of)).map(|of| tiers[of].time(reads(of))).max();
-        load.unwrap_or_default() + prefill * (sources.len() - n) as u32
+        let reads = |of| sources[..n].iter().filter(|source| **source == of).count();
+        let in_flight = |of: &usize| sources[..n].contains(&LoadSource::InFlight(*of));
+        let waits = (0..3).filter(in_flight).map(|of| tiers[of].time(0));
+        let new = (0..3).map(LoadSource::Tier).chain((1..4).map(source));
+        let new = new.filter(|of| reads(*of) > 0).map(|of| read_time(tiers, of, reads(of)));
+        waits.chain(new).max().unwrap_or_default() + prefill * (sources.len() - n) as u32
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! Storage below host memory, and what the store hears of it.
 
+use crate::cost::{ReadCost, SourceId};
 use crate::{Block, Checksum, SlotId};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
@@ -81,6 +82,15 @@ pub enum TierReport {
     },
     /// Blocks that the tier found at its start, parents first.
     Found(Vec<Block>),
+    /// Blocks that the tier reads from one of several sources, such as one of several agents.
+    Located {
+        /// The blocks, as far as the tier holds them.
+        names: Vec<BlockName>,
+        /// The source.
+        source: SourceId,
+        /// Measured cost of reads from it; none where nothing is known of it.
+        cost: Option<ReadCost>,
+    },
     /// Blocks that the tier has evicted or lost.
     Gone(Vec<BlockName>),
 }

@@ -96,7 +96,7 @@ impl Outlet {
                 of_error(error).into_iter().for_each(|counter| add(counter, 1));
             }
             TierReport::Found(blocks) => add(&counters.found, blocks.len() as u64),
-            TierReport::Gone(_) => {}
+            TierReport::Located { .. } | TierReport::Gone(_) => {}
         }
         (self.sink)(report);
     }

@@ -292,7 +292,7 @@ fn round_trip(block_bytes: usize, parts: &dyn Fn(&Arc<Arena>, ReportSink) -> Wor
                     TierReport::Written { result, .. } => assert_eq!(result, Ok(())),
                     TierReport::Read { result, .. } => assert!(result.is_ok()),
                     TierReport::Found(_) => continue,
-                    TierReport::Gone(names) => panic!("{names:?}"),
+                    report => panic!("{report:?}"),
                 }
                 ended += 1;
             }

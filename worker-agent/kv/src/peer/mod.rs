@@ -33,6 +33,7 @@ pub use settings::PeerSettings;
 pub use stream::visit;
 
 use crate::arena::Arena;
+use crate::cost::{ReadCost, SourceId};
 use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
 use crate::transfer::ReaderIdentity;
 use crate::{Block, BlockForm};
@@ -47,6 +48,7 @@ use stator_protos::kv_event::Medium;
 use stator_protos::load::LoadCost;
 use stator_protos::name::BlockName;
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -65,6 +67,8 @@ struct Peers(FxHashMap<SocketAddr, RunningPeer>);
 
 struct RunningPeer {
     peer: Arc<Peer>,
+    /// Its number among the sources of the tier.
+    source: SourceId,
     task: AbortHandle,
 }
 
@@ -98,11 +102,10 @@ impl PeerTier {
         }
         let max = self.common.settings.peers_max;
         let mut peers = self.peers.lock();
-        let is_used = peers.find_or_start(peer, max, || self.start(peer));
+        let found = peers.find_or_start(peer, max, |source| self.start(peer, source));
+        let cost = found.map(|running| (running.source, running.peer.cost(Instant::now())));
         drop(peers);
-        if !is_used {
-            return;
-        }
+        let Some((source, cost)) = cost else { return };
         let changes = self.common.hints.lock().insert(peer, blocks);
         // Outside the lock, because the store has locks of its own.
         if !changes.forgotten.is_empty() {
@@ -111,6 +114,12 @@ impl PeerTier {
         if !changes.new.is_empty() {
             (self.common.listener)(TierReport::Found(changes.new));
         }
+        let names = blocks.iter().map(|block| block.name).collect();
+        let cost = cost.map(|(_, cost)| ReadCost {
+            latency: Duration::from_micros(cost.latency_us),
+            block: Duration::from_nanos(cost.block_ns),
+        });
+        (self.common.listener)(TierReport::Located { names, source, cost });
     }
 
     /// Reads arenas of peers in this way too, from now on, where it is faster than the connections.
@@ -149,10 +158,10 @@ impl PeerTier {
         self.common.counters.counts()
     }
 
-    fn start(&self, address: SocketAddr) -> RunningPeer {
+    fn start(&self, address: SocketAddr, source: SourceId) -> RunningPeer {
         let peer = Arc::new(Peer::new(self.common.clone(), address));
         let task = self.runtime.spawn(peer.clone().run()).abort_handle();
-        RunningPeer { peer, task }
+        RunningPeer { peer, source, task }
     }
 
     /// Reports a read that comes to nothing, after the call that asked for it.
@@ -163,22 +172,30 @@ impl PeerTier {
 }
 
 impl Peers {
-    /// Whether the peer at this address may be read from. Starts it where there is room, at the cost
+    /// The peer at this address, if it may be read from. Starts it where there is room, at the cost
     /// of one that has nothing to do.
     fn find_or_start(
         &mut self,
         address: SocketAddr,
         max: usize,
-        start: impl FnOnce() -> RunningPeer,
-    ) -> bool {
+        start: impl FnOnce(SourceId) -> RunningPeer,
+    ) -> Option<&RunningPeer> {
         if !self.0.contains_key(&address) && self.0.len() >= max {
             // Shunned peers stay, so that they are not forgiven too early.
             let is_spare = |peer: &Peer| peer.is_idle() && !peer.is_shunned();
             let spare = self.0.iter().find(|(_, running)| is_spare(&running.peer));
-            let Some(spare) = spare.map(|(address, _)| *address) else { return false };
+            let spare = spare.map(|(address, _)| *address)?;
             self.0.remove(&spare);
         }
-        !self.0.entry(address).or_insert_with(start).peer.is_shunned()
+        let free = self.free_number()?;
+        let running = self.0.entry(address).or_insert_with(|| start(free));
+        Some(&*running).filter(|running| !running.peer.is_shunned())
+    }
+
+    /// The lowest number that no peer has.
+    fn free_number(&self) -> Option<SourceId> {
+        let is_free = |number: &SourceId| self.0.values().all(|running| running.source != *number);
+        (1..=u8::MAX).filter_map(NonZeroU8::new).map(SourceId).find(is_free)
     }
 }
 

@@ -20,7 +20,7 @@ pub struct PeerSettings {
     pub batch_max: usize,
     /// Batches that are read at once. Half of them may be prefetched. Default: 8.
     pub batches_max: usize,
-    /// Peers at once. Default: 64.
+    /// Peers at once, 254 at most. Default: 64.
     pub peers_max: usize,
     /// Names of all peers of which the tier remembers who has them. Default: 262,144.
     pub hints_max: usize,

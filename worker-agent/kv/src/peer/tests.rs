@@ -77,6 +77,12 @@ async fn each_peer_has_a_measured_cost_and_a_failed_one_has_none_to_offer() {
         [served[1].address, served[0].address]
     );
     assert!(costs.iter().all(|(_, cost)| (1..LoadCost::NEVER_US).contains(&cost.block_ns)));
+    // The store hears the cost of the pair with each hint.
+    for (at, (address, cost)) in costs.iter().enumerate() {
+        reading.hint(*address, 0..4);
+        let block = Duration::from_nanos(cost.block_ns);
+        assert_eq!(reading.located().await, (2 - at as u8, Some(block)));
+    }
     let stranger = shelves[0].serve(FleetKey::of_secret(b"another")).await;
     reading.hint(stranger.address, 0..4);
     assert!(reading.read(0..4).await.iter().all(Result::is_err));

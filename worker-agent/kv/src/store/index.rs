@@ -1,6 +1,7 @@
 //! Index of blocks: the slot of each in host memory, and the tiers that hold it.
 
 use super::action::TierId;
+use crate::cost::SourceId;
 use crate::{Block, SlotId, TenantKey};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
@@ -13,6 +14,8 @@ pub(super) struct KnownBlock {
     pub(super) slot: Option<SlotId>,
     /// One bit for each tier that holds it.
     pub(super) tiers: u8,
+    /// Source that a tier would read it from, if the tier has several.
+    pub(super) source: Option<SourceId>,
     pub(super) depth: u32,
     pub(super) hash: Option<SequenceHash>,
     pub(super) parent: Option<SequenceHash>,
@@ -78,6 +81,13 @@ impl BlockIndex {
         known.tiers != before
     }
 
+    /// A tier that holds the block would read it from this source.
+    pub(super) fn locate(&mut self, name: BlockName, tier: TierId, source: SourceId) {
+        if let Some(known) = self.blocks.get_mut(&name).filter(|of| of.tiers & tier.bit() != 0) {
+            known.source = Some(source);
+        }
+    }
+
     /// The block, if the tier held it.
     pub(super) fn remove_tier(&mut self, name: BlockName, tier: TierId) -> Option<Block> {
         let known = self.blocks.get_mut(&name).filter(|known| known.tiers & tier.bit() != 0)?;
@@ -99,7 +109,7 @@ impl BlockIndex {
 
     fn of(&mut self, block: Block) -> &mut KnownBlock {
         let Block { name, hash, parent, depth, tenant } = block;
-        let new = KnownBlock { slot: None, tiers: 0, depth, hash, parent, tenant };
+        let new = KnownBlock { slot: None, tiers: 0, source: None, depth, hash, parent, tenant };
         let known = self.blocks.entry(name).or_insert(new);
         // Not every engine knows the hashes of its blocks.
         if known.hash.is_none() {

@@ -9,6 +9,7 @@ use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
 use stator_protos::name::BlockName;
+use std::time::Duration;
 
 /// Blocks that are read to measure a tier again which was long found too slow.
 const PROBE_BLOCKS: usize = 8;
@@ -26,8 +27,8 @@ impl BlockStore {
         let mut steps = std::mem::take(&mut self.steps);
         self.plan_loads(names, &mut steps, now);
         let sources = steps.iter().map(|step| step.source);
-        let speed = |tier: usize| &self.tiers[tier].speed;
-        let load = blocks_to_load(sources, speed, pace);
+        let time = |source, reads| self.read_time(source, reads);
+        let load = blocks_to_load(sources, time, pace);
         // What is here is pinned first: a read needs a slot and may evict another block.
         for slot in steps[..load].iter().filter_map(|step| step.slot) {
             self.pin(slot);
@@ -84,7 +85,11 @@ impl BlockStore {
                         return;
                     };
                     planned[usize::from(tier)] += 1;
-                    LoadSource::Tier(tier.into())
+                    let has_cost = |source: &_| self.tier(tier).sources.cost(*source).is_some();
+                    match known.source.filter(has_cost) {
+                        Some(source) => LoadSource::Located { tier: tier.into(), source },
+                        None => LoadSource::Tier(tier.into()),
+                    }
                 }
             };
             steps.push(LoadStep { block, slot, source });
@@ -95,16 +100,37 @@ impl BlockStore {
     /// few of them, for which nobody waits: it may have become faster.
     fn refuse(&mut self, steps: &[LoadStep], now: Now) {
         for step in steps {
-            if let LoadSource::Tier(tier) = step.source {
+            if let LoadSource::Tier(tier) | LoadSource::Located { tier, .. } = step.source {
                 self.tiers[tier].stats.refused_by_cost += 1;
             }
         }
-        let Some(LoadSource::Tier(tier)) = steps.first().map(|step| step.source) else { return };
-        let speed = &self.tiers[tier].speed;
-        if speed.is_stale(now) && speed.in_flight() == 0 {
-            let of_tier = |step: &&LoadStep| step.source == LoadSource::Tier(tier);
-            for step in steps.iter().take_while(of_tier).take(PROBE_BLOCKS) {
+        let Some(first) = steps.first().map(|step| step.source) else { return };
+        let is_due = match first {
+            LoadSource::Host | LoadSource::InFlight(_) => false,
+            LoadSource::Tier(tier) => {
+                let speed = &self.tiers[tier].speed;
+                speed.is_stale(now) && speed.in_flight() == 0
+            }
+            LoadSource::Located { tier, source } => self.tiers[tier].sources.probe(source, now),
+        };
+        if is_due {
+            let alike = |step: &&LoadStep| step.source == first;
+            for step in steps.iter().take_while(alike).take(PROBE_BLOCKS) {
                 self.read(step.block, step.source, Urgency::Prefetch, now);
+            }
+        }
+    }
+
+    /// Predicted time until `reads` new reads from a source, and those in flight there, have ended.
+    fn read_time(&self, source: LoadSource, reads: usize) -> Duration {
+        match source {
+            LoadSource::Host => Duration::ZERO,
+            LoadSource::InFlight(tier) | LoadSource::Tier(tier) => {
+                self.tiers[tier].speed.time(reads)
+            }
+            LoadSource::Located { tier, source } => {
+                let cost = self.tiers[tier].sources.cost(source);
+                cost.map_or(Duration::ZERO, |cost| cost.time(reads))
             }
         }
     }
@@ -116,7 +142,9 @@ impl BlockStore {
         urgency: Urgency,
         now: Now,
     ) -> Option<SlotId> {
-        let LoadSource::Tier(at) = source else { return None };
+        let (LoadSource::Tier(at) | LoadSource::Located { tier: at, .. }) = source else {
+            return None;
+        };
         // Two names of a prompt may be the same.
         if let Some(slot) = self.index.slot(block.name) {
             return Some(slot);

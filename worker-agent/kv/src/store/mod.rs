@@ -24,6 +24,7 @@ mod requests;
 mod room;
 mod settings;
 mod slots;
+mod sources;
 mod stats;
 mod status;
 mod tiers;

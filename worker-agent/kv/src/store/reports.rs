@@ -34,6 +34,10 @@ impl BlockStore {
             TierReport::Found(blocks) => {
                 blocks.into_iter().for_each(|block| self.holds(tier, block));
             }
+            TierReport::Located { names, source, cost } => {
+                self.tier_mut(tier).sources.learn(source, cost, now);
+                names.into_iter().for_each(|name| self.index.locate(name, tier, source));
+            }
             TierReport::Gone(names) => {
                 for name in names {
                     let was_there = self.lacks(tier, name);

@@ -2,9 +2,12 @@
 
 use super::tests::{Bench, DISK, names};
 use super::*;
+use crate::cost::{ReadCost, SourceId};
 use crate::tier::{TierError, TierEvent, TierReport};
+use proptest::prelude::*;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
+use std::num::NonZeroU8;
 
 fn ms(of: u64) -> Duration {
     Duration::from_millis(of)
@@ -61,6 +64,66 @@ fn a_tier_found_too_slow_is_measured_again_without_a_wait() {
         bench.serve(Duration::ZERO);
     }
     panic!("the tier is never read again");
+}
+
+impl Bench {
+    /// The tier would read these blocks from this source.
+    fn located(&mut self, range: std::ops::Range<u128>, source: u8, (latency, block): (u64, u64)) {
+        let source = SourceId(NonZeroU8::new(source).unwrap());
+        let cost = Some(ReadCost { latency: ms(latency), block: ms(block) });
+        let report = TierReport::Located { names: names(range), source, cost };
+        self.store.report(DISK, report, self.now);
+    }
+}
+
+proptest! {
+    /// Of a prompt that one of two agents has, as much is loaded as is faster from that one, whatever
+    /// the other costs and both of them did in the mean.
+    #[test]
+    fn the_cost_of_a_source_decides(
+        costs in [(0..60_u64, 1..20_u64), (0..60_u64, 1..20_u64)],
+        mean in 0..30_u64,
+        prefill in 1..20_u64,
+        blocks in 1..40_u64,
+    ) {
+        let mut bench = Bench::with_disk(128);
+        bench.found(0..216);
+        bench.ask_with(1, 200..216, ms(1));
+        bench.serve(ms(mean));
+        for (source, cost) in (1..).zip(costs) {
+            let first = u128::from(source) * 50;
+            bench.located(first..first + u128::from(blocks), source, cost);
+        }
+        for (source, (latency, block)) in (1_u8..).zip(costs) {
+            let time = |loaded: u64| match loaded {
+                0 => blocks * prefill,
+                loaded => latency + loaded * block + (blocks - loaded) * prefill,
+            };
+            let best = (0..=blocks).min_by_key(|loaded| time(*loaded)).unwrap_or_default();
+            let first = u128::from(source) * 50;
+            let asked = first..first + u128::from(blocks);
+            let found = bench.ask_with(1 + u64::from(source), asked, ms(prefill));
+            prop_assert_eq!(found.pending as u64, best);
+        }
+    }
+}
+
+#[test]
+fn a_source_found_too_slow_is_measured_again_without_a_wait() {
+    let mut bench = Bench::with_disk(64);
+    bench.found(0..40);
+    bench.located(0..40, 1, (0, 50));
+    assert_eq!(bench.ask_with(1, 0..20, ms(1)).pending, 0);
+    assert_eq!(bench.reads(), []);
+    bench.now += Duration::from_secs(5);
+    // The same cost once more is no news.
+    bench.located(0..40, 1, (0, 50));
+    assert_eq!(bench.ask_with(2, 0..20, ms(1)).pending, 0);
+    assert_eq!(bench.reads().len(), 8);
+    assert_eq!(bench.ask_with(3, 20..40, ms(1)).pending, 0);
+    assert_eq!(bench.reads(), []);
+    bench.located(0..40, 1, (1, 0));
+    assert_eq!(bench.ask_with(4, 20..40, ms(1)).pending, 20);
 }
 
 #[test]

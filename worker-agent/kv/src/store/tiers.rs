@@ -2,6 +2,7 @@
 
 use super::action::TierId;
 use super::settings::{TierAdmission, TierSettings};
+use super::sources::ReadSources;
 use super::stats::TierStats;
 use super::status::TierStatus;
 use crate::Now;
@@ -29,6 +30,8 @@ pub(super) struct TierState {
     /// Chooses what is written, where that is left to measurement.
     pub(super) admission: Option<AdmissionSelector>,
     pub(super) speed: ReadSpeed,
+    /// Sources with costs of their own.
+    pub(super) sources: ReadSources,
     pub(super) stats: TierStats,
     /// Blocks that the tier holds.
     pub(super) held: usize,
@@ -55,6 +58,7 @@ impl TierState {
             budget: WriteBudget::new(settings.write_bytes_per_s, block_bytes),
             settings,
             speed: ReadSpeed::default(),
+            sources: ReadSources::default(),
             stats: TierStats::default(),
             held: 0,
             writes: 0,

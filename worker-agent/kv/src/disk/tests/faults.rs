@@ -170,6 +170,7 @@ impl Bench {
                         assert!(read == kv(name.0, BLOCK_BYTES), "wrong bytes for {name:?}");
                     }
                 }
+                TierReport::Located { .. } => panic!("a disk has one source: {report:?}"),
             }
         }
     }

@@ -249,7 +249,7 @@ impl Reading {
 
     /// Drops the tier. Its reports follow those about what it held.
     pub(crate) fn drop_tier(mut self) -> mpsc::UnboundedReceiver<TierReport> {
-        while let Ok(TierReport::Found(_) | TierReport::Gone(_)) = self.reports.try_recv() {}
+        while self.reports.try_recv().is_ok_and(|report| is_of_content(&report)) {}
         self.reports
     }
 
@@ -258,8 +258,19 @@ impl Reading {
         loop {
             let report = timeout(PATIENCE, self.reports.recv()).await;
             match report.expect("every read ends").expect("the tier is there") {
-                TierReport::Found(_) | TierReport::Gone(_) => {}
+                report if is_of_content(&report) => {}
                 report => return report,
+            }
+        }
+    }
+
+    /// The next source of blocks that the tier tells: its number and its time for a block.
+    pub(crate) async fn located(&mut self) -> (u8, Option<Duration>) {
+        loop {
+            let report = timeout(PATIENCE, self.reports.recv()).await;
+            let report = report.expect("the tier tells").expect("the tier is there");
+            if let TierReport::Located { source, cost, .. } = report {
+                return (source.0.get(), cost.map(|cost| cost.block));
             }
         }
     }
@@ -285,4 +296,9 @@ impl Reading {
         }
         results.into_values().collect()
     }
+}
+
+/// Whether a report is about what the tier holds.
+fn is_of_content(report: &TierReport) -> bool {
+    matches!(report, TierReport::Found(_) | TierReport::Located { .. } | TierReport::Gone(_))
 }
