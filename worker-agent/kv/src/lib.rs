@@ -21,6 +21,7 @@ pub mod staging;
 pub mod store;
 pub mod tier;
 pub mod transfer;
+mod turns;
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@ use super::shared::SharedStore;
 use crate::metrics::HeldBlocks;
 use crate::store::{Action, TierId};
 use crate::tier::{Tier, TierEvent};
+use crate::turns;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     /// Carries out decisions until the store is closed.
     fn run(mut self) {
+        turns::shorten();
         while let Some(decisions) = self.shared.wait() {
             self.carry_out(decisions);
             self.held.publish(self.shared.status_to_publish());

@@ -6,6 +6,7 @@ use super::settings::{ConnectorReport, ConnectorSettings};
 use super::shared::{ConnectorState, EngineLink};
 use super::socket::{PacketListener, PacketSocket, wait};
 use super::wire::AgentMessage;
+use crate::turns;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,6 +136,7 @@ fn start(
     let run = {
         let shared = Arc::clone(shared);
         move || {
+            turns::shorten();
             serve(&shared, &link);
             shared.links.lock().remove(&number);
         }

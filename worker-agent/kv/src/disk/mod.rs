@@ -31,6 +31,7 @@ use crate::BlockForm;
 use crate::arena::Arena;
 use crate::cipher::KvKey;
 use crate::tier::{Tier, TierRead, TierReport, TierWrite};
+use crate::turns;
 use counts::{Counters, Outlet};
 use folder::{Folder, FolderWish};
 use format::{Geometry, PAGE_BYTES};
@@ -171,6 +172,7 @@ impl DiskTier {
         let work = move || {
             // The end of the thread closes the channel.
             let _end: Sender<()> = end;
+            turns::shorten();
             let (inbox, arena, depth) = (of_thread, arena_of_thread, settings.depth);
             // A ring belongs to the thread that made it. Beside every block, a page of a table.
             let (device, waker) = device::open(&arena, 2 * depth);
