@@ -177,6 +177,8 @@ pub struct Right {
     pub group: String,
     /// Plural of the kind, with its subresource: `pods`, `deployments/scale`.
     pub resource: String,
+    /// Name of the one object that it is about; empty is all of them.
+    pub name: String,
 }
 
 /// A node of a cluster.

@@ -58,9 +58,15 @@ fn installed() -> impl Iterator<Item = Right> {
 fn rights(role: &Value) -> Vec<Right> {
     let mut rights = Vec::new();
     for rule in role["rules"].as_array().into_iter().flatten() {
+        let named: Vec<_> = texts(&rule["resourceNames"]).collect();
+        let names = if named.is_empty() { vec![""] } else { named };
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
-                rights.extend(texts(&rule["verbs"]).map(|verb| right(verb, group, resource)));
+                for verb in texts(&rule["verbs"]) {
+                    let all = right(verb, group, resource);
+                    let of = |name: &&str| Right { name: (*name).into(), ..all.clone() };
+                    rights.extend(names.iter().map(of));
+                }
             }
         }
     }
@@ -72,7 +78,7 @@ fn texts(list: &Value) -> impl Iterator<Item = &str> {
 }
 
 fn right(verb: &str, group: &str, resource: &str) -> Right {
-    Right { verb: verb.into(), group: group.into(), resource: resource.into() }
+    Right { verb: verb.into(), group: group.into(), resource: resource.into(), name: String::new() }
 }
 
 #[cfg(test)]
@@ -89,6 +95,15 @@ mod tests {
         has(RoleName::Proxy, "watch", "", "pods");
         has(RoleName::Epp, "list", "inference.networking.k8s.io", "inferencepools");
         has(RoleName::Operator, "create", "apps", "deployments");
+    }
+
+    #[test]
+    fn rules_may_be_about_one_object() {
+        let rule = serde_json::json!({ "apiGroups": ["a"], "resources": ["b"], "verbs": ["get"],
+                                       "resourceNames": ["c", "d"] });
+        let found = rights(&serde_json::json!({ "rules": [rule] }));
+        let of = |name: &str| Right { name: name.into(), ..right("get", "a", "b") };
+        assert_eq!(found, [of("c"), of("d")]);
     }
 
     #[test]

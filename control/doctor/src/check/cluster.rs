@@ -160,11 +160,15 @@ fn rights(rights: &[RightFact], args: &DoctorArgs) -> Vec<Finding> {
     findings
 }
 
-/// The kind as `kubectl` writes it: `deployments.apps`.
+/// The kind as `kubectl` writes it, `deployments.apps`, and the object if it is about one.
 fn kind_of(right: &Right) -> String {
-    match &*right.group {
+    let kind = match &*right.group {
         "" => right.resource.clone(),
         group => format!("{}.{group}", right.resource),
+    };
+    match &*right.name {
+        "" => kind,
+        name => format!("{kind} {name:?}"),
     }
 }
 
@@ -283,6 +287,7 @@ mod tests {
                 verb: verb.into(),
                 group: "apps".into(),
                 resource: "deployments".into(),
+                name: String::new(),
             },
             allowed,
         };

@@ -113,7 +113,7 @@ async fn is_allowed(
     let (resource, subresource) = right.resource.split_once('/').unwrap_or((&right.resource, ""));
     let mut spec = json!({ "resourceAttributes": {
         "namespace": namespace, "verb": right.verb, "group": right.group,
-        "resource": resource, "subresource": subresource,
+        "resource": resource, "subresource": subresource, "name": right.name,
     } });
     let kind = match user {
         Some(user) => {
