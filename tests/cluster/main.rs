@@ -3,6 +3,7 @@
 
 mod bed;
 mod change;
+mod chart;
 mod graphs;
 mod load;
 mod pods;
