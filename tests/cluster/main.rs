@@ -6,4 +6,5 @@ mod change;
 mod chart;
 mod graphs;
 mod load;
+mod planner;
 mod pods;

@@ -182,10 +182,16 @@ async fn an_adapter_has_a_scale() {
     adapter["spec"] = json!({ "replicas": 1, "dgdRef": { "name": "g", "componentName": "C" } });
     namespace.apply(adapter.clone()).await;
     let plural = "dynamographdeploymentscalingadapters";
-    let path = format!("/apis/nvidia.com/v1beta1/namespaces/{}/{plural}/a/scale", namespace.name);
-    let scale = json!({ "spec": { "replicas": 4 } }).to_string();
-    let reply =
-        namespace.api.send(Method::PATCH, &path, "application/merge-patch+json", scale).await;
-    assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.json());
-    assert_eq!(namespace.api.get(&adapter).await.unwrap()["spec"]["replicas"], 4);
+    // Autoscalers may still use the older version, which must not lose what the newer one has.
+    for (version, replicas) in [("v1beta1", 4), ("v1alpha1", 5)] {
+        let place = &namespace.name;
+        let path = format!("/apis/nvidia.com/{version}/namespaces/{place}/{plural}/a/scale");
+        let scale = json!({ "spec": { "replicas": replicas } }).to_string();
+        let reply =
+            namespace.api.send(Method::PATCH, &path, "application/merge-patch+json", scale).await;
+        assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.json());
+        let scaled = namespace.api.get(&adapter).await.unwrap();
+        assert_eq!(scaled["spec"]["replicas"], replicas);
+        assert_eq!(scaled["spec"]["dgdRef"], adapter["spec"]["dgdRef"]);
+    }
 }

@@ -167,7 +167,9 @@ pub(crate) struct OldScalingAdapterSpec {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OldScalingTarget {
     pub(crate) name: String,
-    pub(crate) service_name: String,
+    pub(crate) service_name: Option<String>,
+    /// As in `v1beta1`: an autoscaler that sets the scale in this version must not lose it.
+    pub(crate) component_name: Option<String>,
 }
 
 /// Request for a graph that meets objectives.
