@@ -2,7 +2,9 @@
 //! clients are answered all the while.
 
 use crate::bed::{answer, chat};
-use serde_json::Value;
+use hyper::StatusCode;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::nodes::{PodCluster, PodSpace};
 use stator_tests::tooling::installed;
@@ -82,4 +84,53 @@ async fn an_installed_chart_answers_is_upgraded_under_load_and_removed() {
 
     helm.run(&["uninstall", "stator"]).await;
     space.pods(labels, "no worker", <[Value]>::is_empty).await;
+}
+
+/// Secrets with certificates of one authority, as cert-manager would keep them.
+async fn certificates(space: &PodSpace<'_>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(params, key);
+    for of in ["agent", "proxy"] {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([format!("stator-{of}")]).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+        let mut secret = space.object("v1", "Secret", &format!("stator-{of}-tls"));
+        secret["type"] = "kubernetes.io/tls".into();
+        secret["stringData"] = json!({
+            "ca.crt": authority, "tls.crt": certificate, "tls.key": key.serialize_pem(),
+        });
+        space.namespace.api.apply(&secret).await;
+    }
+}
+
+#[tokio::test]
+async fn a_chart_with_certificates_and_keys_answers_only_who_has_a_key() {
+    let Some(charts) = installed("STATOR_TEST_CHARTS", "helm") else { return };
+    let Some(cluster) = PodCluster::shared().await else { return };
+    let space = cluster.space().await;
+    certificates(&space).await;
+    let mut keys = space.object("v1", "Secret", "keys");
+    keys["stringData"] = json!({ "keys": "a-key-of-a-client\n" });
+    space.namespace.api.apply(&keys).await;
+    let mut fleet = space.object("v1", "Secret", "fleet");
+    fleet["stringData"] = json!({ "secret": "a-secret-of-all-agents-0123456789" });
+    space.namespace.api.apply(&fleet).await;
+    let kubeconfig = cluster.cluster().kubeconfig();
+    let helm = Helm { program: charts.join("helm"), kubeconfig, space: &space };
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/helm/stator");
+    let chart = chart.display().to_string();
+    let values = format!("{chart}/examples/simulated.yaml");
+    let closed = "requestTls.enabled=true,requestTls.certManager.enabled=false,\
+                  proxy.apiKeysSecret=keys,fleetSecret=fleet,workers.simulated.engine=builtin";
+    helm.run(&["install", "stator", &chart, "--values", &values, "--set", closed]).await;
+
+    let client = Client::new(space.endpoints("stator-proxy", 1).await[0]);
+    let request = chat("stator-tiny", "Hello", 5);
+    let refused = client.post("/v1/chat/completions", &request).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    let client = client.with_header("authorization", "Bearer a-key-of-a-client");
+    assert!(!answer(&client, &request).await.unwrap().is_empty());
 }
