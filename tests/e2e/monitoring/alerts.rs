@@ -12,9 +12,11 @@ use std::path::Path;
 /// Minutes that are scraped, more than the longest range of a query.
 const MINUTES: u32 = 70;
 
-/// Alerts, and series on which each fires: name and labels, the value at the start, what each minute
-/// adds.
-const FIRES: [(&str, &[(&str, f64, f64)]); 23] = [
+/// A series: name and labels, the value at the start, what each minute adds.
+type FiringSeries = (&'static str, f64, f64);
+
+/// Alerts, and series on which each fires.
+const FIRES: [(&str, &[FiringSeries]); 23] = [
     (
         "StatorRequestsFail",
         &[
@@ -103,7 +105,7 @@ pub(super) fn expressions() -> Vec<String> {
 }
 
 /// A page for each minute.
-fn pages(series: &[(&str, f64, f64)]) -> Vec<ScrapedPage> {
+fn pages(series: &[FiringSeries]) -> Vec<ScrapedPage> {
     let page = |minute: u32| {
         let mut text = String::new();
         for (name, start, added) in series {

@@ -137,7 +137,7 @@ fn huge_pages(root: &Root) -> HugePageFacts {
     let free = field("HugePages_Free").unwrap_or(0);
     HugePageFacts {
         transparent: choices.and_then(chosen),
-        reserved_free_bytes: free * field("Hugepagesize").unwrap_or(0) << 10,
+        reserved_free_bytes: (free * field("Hugepagesize").unwrap_or(0)) << 10,
     }
 }
 
