@@ -1,7 +1,7 @@
 //! The Helm chart on a cluster whose pods run: the real helm installs, upgrades and removes it, and
 //! clients are answered all the while.
 
-use crate::bed::{answer, chat};
+use crate::bed::{GraphBed, answer, chat, documents};
 use hyper::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -16,20 +16,38 @@ use tokio::sync::watch;
 struct Helm<'a> {
     program: PathBuf,
     kubeconfig: PathBuf,
-    space: &'a PodSpace<'a>,
+    namespace: &'a str,
 }
 
-impl Helm<'_> {
+impl<'a> Helm<'a> {
+    /// Helm for the namespace of a test; `None`, and said so, where there is none.
+    fn installed(cluster: &PodCluster, space: &'a PodSpace<'_>) -> Option<Self> {
+        let program = installed("STATOR_TEST_CHARTS", "helm")?.join("helm");
+        let kubeconfig = cluster.cluster().kubeconfig();
+        Some(Self { program, kubeconfig, namespace: &space.namespace.name })
+    }
+
+    /// Installs the chart with the values of simulated workers, and others.
+    async fn install(&self, values: &str) {
+        let simulated = format!("{}/examples/simulated.yaml", chart());
+        self.run(&["install", "stator", &chart(), "--values", &simulated, "--set", values]).await;
+    }
+
     /// Runs it until what it changes is ready.
     async fn run(&self, args: &[&str]) {
         let home = tempfile::tempdir().unwrap();
         let mut command = Command::new(&self.program);
         command.args(args).args(["--wait", "--timeout", "3m"]);
-        command.args(["--namespace", &self.space.namespace.name]).env("HOME", home.path());
+        command.args(["--namespace", self.namespace]).env("HOME", home.path());
         let output = command.env("KUBECONFIG", &self.kubeconfig).output().await.unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "helm {args:?}: {errors}");
     }
+}
+
+fn chart() -> String {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/helm/stator");
+    chart.display().to_string()
 }
 
 /// Asks again and again until the test has what it wants; returns the number of answers.
@@ -50,15 +68,10 @@ async fn ask(client: Client, model: String, mut ends: watch::Receiver<bool>) -> 
 
 #[tokio::test]
 async fn an_installed_chart_answers_is_upgraded_under_load_and_removed() {
-    let Some(charts) = installed("STATOR_TEST_CHARTS", "helm") else { return };
     let Some(cluster) = PodCluster::shared().await else { return };
     let space = cluster.space().await;
-    let kubeconfig = cluster.cluster().kubeconfig();
-    let helm = Helm { program: charts.join("helm"), kubeconfig, space: &space };
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/helm/stator");
-    let chart = chart.display().to_string();
-    let values = format!("{chart}/examples/simulated.yaml");
-    helm.run(&["install", "stator", &chart, "--values", &values]).await;
+    let Some(helm) = Helm::installed(cluster, &space) else { return };
+    helm.install("logFormat=json").await;
 
     let client = Client::new(space.endpoints("stator-proxy", 1).await[0]);
     let models: Value = client.get("/v1/models").await.json();
@@ -68,9 +81,8 @@ async fn an_installed_chart_answers_is_upgraded_under_load_and_removed() {
         (0..4).map(|_| tokio::spawn(ask(client.clone(), model.clone(), ends.clone()))).collect();
 
     // Other workers, one more of them, while requests run.
-    let change = ["--set", "workers.simulated.replicas=3,workers.simulated.drainSeconds=20"];
-    let line = ["upgrade", "stator", &chart, "--values", &values];
-    helm.run(&[&line[..], &change].concat()).await;
+    let change = "workers.simulated.replicas=3,workers.simulated.drainSeconds=20";
+    helm.run(&["upgrade", "stator", &chart(), "--reuse-values", "--set", change]).await;
     let labels = "stator.dev/workers%3Dsimulated";
     let are_new = |pods: &[Value]| {
         let grace = |pod: &Value| pod["spec"]["terminationGracePeriodSeconds"] == 80;
@@ -108,9 +120,9 @@ async fn certificates(space: &PodSpace<'_>) {
 
 #[tokio::test]
 async fn a_chart_with_certificates_and_keys_answers_only_who_has_a_key() {
-    let Some(charts) = installed("STATOR_TEST_CHARTS", "helm") else { return };
     let Some(cluster) = PodCluster::shared().await else { return };
     let space = cluster.space().await;
+    let Some(helm) = Helm::installed(cluster, &space) else { return };
     certificates(&space).await;
     let mut keys = space.object("v1", "Secret", "keys");
     keys["stringData"] = json!({ "keys": "a-key-of-a-client\n" });
@@ -118,14 +130,9 @@ async fn a_chart_with_certificates_and_keys_answers_only_who_has_a_key() {
     let mut fleet = space.object("v1", "Secret", "fleet");
     fleet["stringData"] = json!({ "secret": "a-secret-of-all-agents-0123456789" });
     space.namespace.api.apply(&fleet).await;
-    let kubeconfig = cluster.cluster().kubeconfig();
-    let helm = Helm { program: charts.join("helm"), kubeconfig, space: &space };
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/helm/stator");
-    let chart = chart.display().to_string();
-    let values = format!("{chart}/examples/simulated.yaml");
     let closed = "requestTls.enabled=true,requestTls.certManager.enabled=false,\
                   proxy.apiKeysSecret=keys,fleetSecret=fleet,workers.simulated.engine=builtin";
-    helm.run(&["install", "stator", &chart, "--values", &values, "--set", closed]).await;
+    helm.install(closed).await;
 
     let client = Client::new(space.endpoints("stator-proxy", 1).await[0]);
     let request = chat("stator-tiny", "Hello", 5);
@@ -133,4 +140,17 @@ async fn a_chart_with_certificates_and_keys_answers_only_who_has_a_key() {
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
     let client = client.with_header("authorization", "Bearer a-key-of-a-client");
     assert!(!answer(&client, &request).await.unwrap().is_empty());
+}
+
+/// The way of a user with graphs: install the chart, apply a graph, ask.
+#[tokio::test]
+async fn the_operator_of_a_chart_makes_a_graph_that_answers() {
+    let Some(cluster) = PodCluster::shared().await else { return };
+    let bed = GraphBed { space: cluster.space().await };
+    let Some(helm) = Helm::installed(cluster, &bed.space) else { return };
+    helm.install("operator.enabled=true,proxy.enabled=false,workers.simulated=null").await;
+    let graph = include_str!("../../manifests/operator/graphs/simulated.yaml");
+    bed.run(&documents(graph)[0]).await;
+    let client = bed.frontend("simulated").await;
+    assert!(!answer(&client, &chat("org/model", "Hello", 20)).await.unwrap().is_empty());
 }
