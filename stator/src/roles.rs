@@ -153,8 +153,20 @@ const PICKER_DETAILS: &[&str] = &[
 ];
 
 /// The material of made-up prompts.
-const BENCH_DETAILS: &[&str] =
-    &["quickack", "pid-children", "words", "vocab-size", "length-spread", "limit"];
+const BENCH_DETAILS: &[&str] = &[
+    "quickack",
+    "pid-children",
+    "words",
+    "vocab-size",
+    "length-spread",
+    "limit",
+    "profile-prompts",
+    "profile-batches",
+    "profile-tokens",
+    "profile-repeats",
+    "profile-step-tokens",
+    "profile-gpus",
+];
 
 /// Details of the simulated fleet, its edges and its faults.
 const SIMULATE_DETAILS: &[&str] = &[

@@ -1,5 +1,6 @@
 //! `stator plan`: from a model's configuration to a layout, its page and its manifest.
 
+use crate::support::up;
 use serde_json::{Value, json};
 use stator_tests::process::Process;
 use std::path::Path;
@@ -69,4 +70,28 @@ async fn a_target_that_nothing_meets_is_told_with_the_nearest_that_works() {
     let nearest = format!("--itl-ms={:.1}", nearest + 0.1);
     let (is_found, log) = plan(&[&model, "--gpus=8", &nearest]).await;
     assert!(is_found, "{log}");
+}
+
+/// An engine is measured, and the plan takes its times: a step of 20 ms leaves no faster answer.
+#[tokio::test]
+async fn times_that_were_measured_on_an_engine_are_those_of_the_plan() {
+    let up = up(&["--engine=sim", "--sim-step-ms=20"]).await;
+    let home = tempfile::tempdir().unwrap();
+    let profile = home.path().join("profile.json");
+    let url = format!("--url=http://{}", up.client.address());
+    let file = format!("--profile={}", profile.display());
+    let grid = ["--profile-prompts=64,512", "--profile-batches=1,4", "--profile-repeats=1"];
+    let mut bench = Process::start(&[&["bench", &url, &file][..], &grid].concat());
+    assert!(bench.ended().await.success(), "{}", bench.log());
+    let measured: Value = serde_json::from_slice(&std::fs::read(&profile).unwrap()).unwrap();
+    assert!(measured["timing"]["step_s"].as_f64().unwrap() >= 0.015, "{measured}");
+    assert_eq!(measured["decode"].as_array().unwrap().len(), 4, "{measured}");
+
+    let model = model(home.path());
+    let (is_found, log) = plan(&[&model, "--gpus=8", "--itl-ms=10", &file]).await;
+    assert!(!is_found && log.contains("itl_ms: 10.0 is met by no layout"), "{log}");
+    std::fs::write(&profile, measured.to_string().replace("\"version\":1", "\"version\":2"))
+        .unwrap();
+    let (is_found, log) = plan(&[&model, "--gpus=8", &file]).await;
+    assert!(!is_found && log.contains("version: 2 is not 1"), "{log}");
 }

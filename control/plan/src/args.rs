@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use stator_fleet_model::time::seconds;
 use stator_fleet_model::{ArrivalTime, WorkloadError, WorkloadRequest};
+use stator_timing::EngineProfile;
 use std::path::{Path, PathBuf};
 
 /// Find a deployment for a model, a GPU and two latency targets: engine, parallelism, batch, and
@@ -121,6 +122,10 @@ pub(crate) struct ChoiceArgs {
     /// Format of the KV.
     #[arg(long, value_enum, default_value = "bf16", env = "STATOR_PLAN_KV")]
     pub(crate) kv: Precision,
+    /// Times that `stator bench --profile` measured on one worker; only workers with as many GPUs
+    /// are compared then. May be repeated.
+    #[arg(long, value_name = "FILE", value_delimiter = ',', env = "STATOR_PLAN_PROFILE")]
+    pub(crate) profile: Vec<PathBuf>,
     /// Seed of the arrivals.
     #[arg(long, default_value = "1", env = "STATOR_PLAN_SEED")]
     pub(crate) seed: u64,
@@ -204,6 +209,7 @@ impl PlanArgs {
                 "isl: {isl} and osl {osl} are {length} tokens, above the model's context of {most}"
             ));
         }
+        let profiles = profiles(&self.choices.profile, &mut faults);
         let (Some(gpu), Ok(mut model), []) = (gpu, model, faults.as_slice()) else {
             return Err(InvalidPlan(faults));
         };
@@ -213,7 +219,7 @@ impl PlanArgs {
             model,
             model_name: self.model_name.clone().unwrap_or_else(|| folder_name(&self.model)),
             model_path: folder(&self.model).display().to_string(),
-            gpu,
+            gpu: *gpu,
             gpus: self.gpus,
             kv: self.choices.kv,
             engines: self.choices.engine.clone(),
@@ -229,6 +235,7 @@ impl PlanArgs {
                 attainment: targets.attainment_percent / 100.0,
                 margin: targets.margin_percent / 100.0,
             },
+            profiles,
             seed: self.choices.seed,
         })
     }
@@ -267,6 +274,17 @@ impl TrafficArgs {
         };
         Ok((traffic, Some(RecordedTrace { path: path.clone(), rate })))
     }
+}
+
+/// Measured times of these files.
+fn profiles(paths: &[PathBuf], faults: &mut Vec<String>) -> Vec<EngineProfile> {
+    let read = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let profile = text.and_then(|text| EngineProfile::parse(&text));
+        profile.map_err(|error| format!("profile: {}: {error}", path.display()))
+    };
+    let profiles = paths.iter().map(read);
+    profiles.filter_map(|profile| profile.map_err(|fault| faults.push(fault)).ok()).collect()
 }
 
 /// Folder of a model that was given by its folder or by its `config.json`.

@@ -70,6 +70,11 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
+    /// The same GPU with another memory, bytes, in a server of so many.
+    pub fn in_server(self, memory: f64, per_node: u32) -> Self {
+        Self { memory, per_node, ..self }
+    }
+
     /// Operations per second with weights of this precision. Integer weights are unpacked to bf16
     /// before they are multiplied.
     pub fn flops(&self, weights: Precision) -> f64 {

@@ -111,52 +111,108 @@ impl FlagNames {
     }
 }
 
-/// The layout as a `DynamoGraphDeployment` of `nvidia.com/v1beta1`.
-///
-/// The image is a name to be replaced: a plan knows engines, not registries.
-pub(crate) fn graph(request: &PlanRequest, layout: &Layout) -> String {
-    let mut components = vec![component(
-        "frontend",
-        "frontend",
-        1,
-        None,
-        json!({
-            "name": "main",
-            "image": IMAGE,
-            "command": ["python3", "-m", "dynamo.frontend"],
-        }),
-    )];
-    for Part { role, group } in parts(layout) {
-        let engine = group.worker.engine.name();
-        let model = match group.worker.engine {
-            EngineKind::Vllm => "--model",
-            EngineKind::Sglang | EngineKind::Trtllm => "--model-path",
-        };
-        let mut arguments = vec![model.to_owned(), request.model_name.clone()];
-        arguments.extend(engine_flags(group));
-        if let Some(role) = role {
-            arguments.extend(["--disaggregation-mode".to_owned(), role.to_owned()]);
-            arguments.extend(transfer_flags(group.worker.engine).map(str::to_owned));
+/// Choices of a graph beside its layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphChoices {
+    /// Name of the graph.
+    pub name: String,
+    /// Image of all containers.
+    pub image: String,
+    /// Folder of the model in the containers. Without one they find the model by its name.
+    pub model_folder: Option<String>,
+    /// Whether simulated workers, which need no GPU, stand in for the engines.
+    pub is_simulated: bool,
+}
+
+impl GraphChoices {
+    /// Choices of `stator plan`. The image is a name to be replaced: a plan knows engines, not
+    /// registries.
+    pub(crate) fn of(request: &PlanRequest) -> Self {
+        Self {
+            name: resource_name(&request.model_name),
+            image: "my-registry/runtime:my-tag".to_owned(),
+            model_folder: None,
+            is_simulated: false,
         }
-        let nodes = group.worker.gpus().div_ceil(request.gpu.per_node);
-        let gpus = group.worker.gpus() / nodes;
-        let container = json!({
-            "name": "main",
-            "image": IMAGE,
-            "command": ["python3", "-m", format!("dynamo.{engine}")],
-            "args": arguments,
-            "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } },
-        });
-        let name = role.unwrap_or("worker");
-        components.push(component(name, name, group.count, Some(nodes), container));
     }
-    let graph = json!({
+}
+
+/// The layout as a `DynamoGraphDeployment` of `nvidia.com/v1beta1`.
+pub fn graph(request: &PlanRequest, layout: &Layout, choices: &GraphChoices) -> Value {
+    let frontend = json!({
+        "name": "main",
+        "image": choices.image,
+        "command": ["python3", "-m", "dynamo.frontend"],
+    });
+    let mut components = vec![component("Frontend", "frontend", 1, 1, frontend)];
+    for Part { role, group } in parts(layout) {
+        let name = role.unwrap_or("worker");
+        let nodes = group.worker.gpus().div_ceil(request.gpu.per_node);
+        let mut container = json!({ "name": "main", "image": choices.image });
+        let (module, arguments) = match choices.is_simulated {
+            true => ("mocker", simulated_arguments(request, group, role, choices)),
+            false => {
+                let gpus = (group.worker.gpus() / nodes).to_string();
+                container["resources"] = json!({ "limits": { "nvidia.com/gpu": gpus } });
+                (group.worker.engine.name(), engine_arguments(request, group, role, choices))
+            }
+        };
+        container["command"] = json!(["python3", "-m", format!("dynamo.{module}")]);
+        container["args"] = json!(arguments);
+        let nodes = if choices.is_simulated { 1 } else { nodes };
+        components.push(component(name, name, group.count, nodes, container));
+    }
+    json!({
         "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
-        "metadata": { "name": resource_name(&request.model_name) },
+        "metadata": { "name": choices.name },
         "spec": { "components": components },
-    });
-    serde_yaml_ng::to_string(&graph).expect("a tree of JSON is YAML")
+    })
+}
+
+/// Arguments of an engine's module.
+fn engine_arguments(
+    request: &PlanRequest,
+    group: &WorkerGroup,
+    role: Option<&str>,
+    choices: &GraphChoices,
+) -> Vec<String> {
+    let engine = group.worker.engine;
+    let model = match engine {
+        EngineKind::Vllm => "--model",
+        EngineKind::Sglang | EngineKind::Trtllm => "--model-path",
+    };
+    let mut arguments = vec![model.to_owned()];
+    match &choices.model_folder {
+        Some(folder) => {
+            let served = ["--served-model-name", &request.model_name];
+            arguments.push(folder.clone());
+            arguments.extend(served.map(str::to_owned));
+        }
+        None => arguments.push(request.model_name.clone()),
+    }
+    arguments.extend(engine_flags(group));
+    if let Some(role) = role {
+        arguments.extend(["--disaggregation-mode", role].map(str::to_owned));
+        arguments.extend(transfer_flags(engine).map(str::to_owned));
+    }
+    arguments
+}
+
+/// Arguments of the module of simulated workers.
+fn simulated_arguments(
+    request: &PlanRequest,
+    group: &WorkerGroup,
+    role: Option<&str>,
+    choices: &GraphChoices,
+) -> Vec<String> {
+    let name = &request.model_name;
+    let (batch, step) = (group.batch_max.to_string(), STEP_TOKENS.to_string());
+    let model = choices.model_folder.as_ref().unwrap_or(name);
+    let mut arguments = vec!["--model-path", model, "--model-name", name];
+    arguments.extend(["--max-num-seqs", &batch, "--max-num-batched-tokens", &step]);
+    arguments.extend(role.into_iter().flat_map(|role| ["--disaggregation-mode", role]));
+    arguments.into_iter().map(str::to_owned).collect()
 }
 
 /// Flags by which an engine's two halves move KV over NIXL; TensorRT-LLM has it in a file of its own.
@@ -171,17 +227,14 @@ fn transfer_flags(engine: EngineKind) -> impl Iterator<Item = &'static str> {
     flags.iter().copied()
 }
 
-/// Image of the manifest, to be replaced.
-const IMAGE: &str = "my-registry/runtime:my-tag";
-
-fn component(name: &str, kind: &str, replicas: u32, nodes: Option<u32>, container: Value) -> Value {
+fn component(name: &str, kind: &str, replicas: u32, nodes: u32, container: Value) -> Value {
     let mut component = json!({
         "name": name,
         "type": kind,
         "replicas": replicas,
         "podTemplate": { "spec": { "containers": [container] } },
     });
-    if let Some(nodes) = nodes.filter(|nodes| *nodes > 1) {
+    if nodes > 1 {
         component["multinode"] = json!({ "nodeCount": nodes });
     }
     component

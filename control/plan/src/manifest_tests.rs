@@ -24,7 +24,7 @@ fn commands_carry_parallelism_and_batch() {
 fn a_graph_names_every_group_and_its_gpus() {
     let request = request(DEEPSEEK, "h200-sxm", 32);
     let layout = search(&request).candidates[0].layout;
-    let graph: Value = serde_yaml_ng::from_str(&graph(&request, &layout)).expect("YAML");
+    let graph = graph(&request, &layout, &GraphChoices::of(&request));
     let components = graph["spec"]["components"].as_array().expect("a list");
     let gpus: u64 = components
         .iter()
@@ -37,6 +37,31 @@ fn a_graph_names_every_group_and_its_gpus() {
         })
         .sum();
     assert_eq!(gpus, u64::from(layout.gpus()));
+}
+
+#[test]
+fn simulated_workers_need_no_gpu_and_keep_their_roles() {
+    let mut request = request(QWEN_32B, "h100-sxm", 8);
+    request.forms.aggregated = false;
+    let layout = search(&request).candidates[0].layout;
+    let folder = Some("/opt/model-cache/qwen".to_owned());
+    let choices = GraphChoices { is_simulated: true, ..GraphChoices::of(&request) };
+    let choices = GraphChoices { model_folder: folder, ..choices };
+    let simulated = graph(&request, &layout, &choices);
+    let real = graph(&request, &layout, &GraphChoices { is_simulated: false, ..choices });
+    for (at, role) in [(1, "prefill"), (2, "decode")] {
+        let main = |graph: &Value| {
+            graph["spec"]["components"][at]["podTemplate"]["spec"]["containers"][0].clone()
+        };
+        let (simulated, real) = (main(&simulated), main(&real));
+        assert_eq!(simulated["command"][2], "dynamo.mocker");
+        assert_eq!(simulated["resources"], Value::Null);
+        for container in [&simulated, &real] {
+            let text = container["args"].to_string();
+            assert!(text.contains(&format!("\"--disaggregation-mode\",\"{role}\"")), "{text}");
+            assert!(text.contains("/opt/model-cache/qwen"), "{text}");
+        }
+    }
 }
 
 #[test]

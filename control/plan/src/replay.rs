@@ -57,7 +57,7 @@ pub enum ReplayError {
 
 impl ReplayedPlan {
     /// The slower tenth of requests as a share of the target that it is nearest to.
-    pub(crate) fn used_share(&self, targets: &Targets) -> f64 {
+    pub fn used_share(&self, targets: &Targets) -> f64 {
         let used = |ms: f64, target_s: f64| ms / (target_s * 1e3);
         used(self.ttft_ms.p90, targets.ttft_s).max(used(self.itl_ms.p90, targets.itl_s))
     }
@@ -225,8 +225,9 @@ fn fleet(request: &PlanRequest, layout: &Layout) -> FleetSettings {
     }
 }
 
+/// The model on a worker of a group: groups are of workers that the search timed.
 fn step_model<'a>(request: &'a PlanRequest, group: &WorkerGroup) -> StepModel<'a> {
-    StepModel::new(&request.model, request.gpu, request.kv, group.worker)
+    request.step_model(group.worker).expect("the search has timed every worker of a layout")
 }
 
 fn engine(request: &PlanRequest, group: &WorkerGroup) -> RoleEngine {

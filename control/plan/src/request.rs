@@ -4,6 +4,8 @@ use crate::engine::EngineKind;
 use crate::gpu::Gpu;
 use crate::model::ModelShape;
 use crate::precision::Precision;
+use crate::step::{StepModel, WorkerShape};
+use stator_timing::EngineProfile;
 use std::path::PathBuf;
 
 /// A checked request for a plan.
@@ -16,7 +18,7 @@ pub struct PlanRequest {
     /// Path of its folder, for commands.
     pub model_path: String,
     /// The hardware.
-    pub gpu: &'static Gpu,
+    pub gpu: Gpu,
     /// GPUs that there are.
     pub gpus: u32,
     /// Format of the KV.
@@ -31,8 +33,24 @@ pub struct PlanRequest {
     pub trace: Option<RecordedTrace>,
     /// Latency targets of each request.
     pub targets: Targets,
+    /// Measured times. With some, only workers with as many GPUs as one of them are compared.
+    pub profiles: Vec<EngineProfile>,
     /// Seed of the arrivals.
     pub seed: u64,
+}
+
+impl PlanRequest {
+    /// The model on a worker; none if times were measured, but not those of such a worker.
+    pub(crate) fn step_model(&self, worker: WorkerShape) -> Option<StepModel<'_>> {
+        let step = StepModel::new(&self.model, &self.gpu, self.kv, worker);
+        if self.profiles.is_empty() {
+            return Some(step);
+        }
+        let is_whole = worker.tensor == worker.gpus();
+        let of = |profile: &&EngineProfile| is_whole && profile.gpus == worker.gpus();
+        let profile = self.profiles.iter().find(of)?;
+        Some(step.measured(Some(profile.timing)))
+    }
 }
 
 /// Forms of layouts to choose from.

@@ -2,62 +2,90 @@
 
 use crate::args::PlanArgs;
 use crate::layout::{Candidate, Layout};
-use crate::manifest;
+use crate::manifest::{self, GraphChoices};
 use crate::replay::{ReplayedPlan, replay};
 use crate::report::{PlanReport, html, table};
 use crate::request::PlanRequest;
-use crate::search::{SearchOutcome, search};
+use crate::search::{SearchOutcome, TradePoint, search};
 use anyhow::{Context, Result, bail};
 use stator_report::{write_json, write_text};
 use std::cmp::Ordering;
 use std::panic::resume_unwind;
 use std::sync::atomic::{self, AtomicUsize};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Layouts that are replayed.
 const REPLAYED: usize = 10;
+
+/// Plans for a request, and the search that found them.
+#[derive(Clone, Debug)]
+pub struct FoundPlans {
+    /// Layouts that hold the targets: at least one, the best first.
+    pub plans: Vec<ReplayedPlan>,
+    /// Aggregated workers of which no other is better in both throughput and speed.
+    pub front: Vec<TradePoint>,
+    /// Times that the search computed.
+    pub points: usize,
+    /// Time that the search took.
+    pub searched: Duration,
+    /// Time that the replays took.
+    pub replayed: Duration,
+}
 
 /// Finds a plan and writes it.
 ///
 /// # Errors
 ///
-/// If flags cannot be used, if no layout meets the targets, with the nearest targets that one
-/// would meet, or if a file cannot be written.
+/// If flags cannot be used, if a file cannot be written, and as [`find`].
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let started = Instant::now();
     let request = args.request()?;
-    let found = search(&request);
-    let searched = started.elapsed();
-    if found.candidates.is_empty() {
-        bail!("{}", nothing_fits(&request, &found));
-    }
-    let plans = replayed(&request, &found)?;
+    let found = find(&request)?;
     eprintln!(
         "{} points searched in {:.0} ms, {REPLAYED} layouts replayed in {:.1} s",
         found.points,
-        searched.as_secs_f64() * 1e3,
-        (started.elapsed() - searched).as_secs_f64()
+        found.searched.as_secs_f64() * 1e3,
+        found.replayed.as_secs_f64()
     );
-    let Some(best) = plans.first() else {
-        bail!("{}", nothing_holds(&request, &found.candidates[0]));
-    };
-    print!("{}\n{}", table::table(&request, &plans).text(), table::notes(&request, best));
+    let (plans, best) = (&found.plans, &found.plans[0]);
+    print!("{}\n{}", table::table(&request, plans).text(), table::notes(&request, best));
     print!("\n{}", manifest::commands(&request, &best.layout));
     if let Some(path) = &args.output.json {
-        write_json(path, &PlanReport::new(args, &plans, &found.front))?;
+        write_json(path, &PlanReport::new(args, plans, &found.front))?;
     }
     if let Some(path) = &args.output.html {
-        write_text(path, &html::html(&request, &plans, &found.front))?;
+        write_text(path, &html::html(&request, plans, &found.front))?;
     }
     if let Some(path) = &args.output.manifest {
-        write_text(path, &manifest::graph(&request, &best.layout))?;
+        let graph = manifest::graph(&request, &best.layout, &GraphChoices::of(&request));
+        write_text(path, &serde_yaml_ng::to_string(&graph)?)?;
     }
     Ok(())
 }
 
+/// Searches all layouts, and replays the best of them.
+///
+/// # Errors
+///
+/// If no layout meets the targets, with the nearest targets that one would meet, or if the trace
+/// cannot be read any more.
+pub fn find(request: &PlanRequest) -> Result<FoundPlans> {
+    let started = Instant::now();
+    let found = search(request);
+    let searched = started.elapsed();
+    if found.candidates.is_empty() {
+        bail!("{}", nothing_fits(request, &found));
+    }
+    let plans = replayed(request, &found)?;
+    if plans.is_empty() {
+        bail!("{}", nothing_holds(request, &found.candidates[0]));
+    }
+    let replayed = started.elapsed() - searched;
+    Ok(FoundPlans { plans, front: found.front, points: found.points, searched, replayed })
+}
+
 /// The most promising candidates, replayed: those that hold the targets, the best first.
-pub(crate) fn replayed(request: &PlanRequest, found: &SearchOutcome) -> Result<Vec<ReplayedPlan>> {
+fn replayed(request: &PlanRequest, found: &SearchOutcome) -> Result<Vec<ReplayedPlan>> {
     let chosen = promising(&found.candidates);
     let next = AtomicUsize::new(0);
     // Each thread takes the next candidate: some take ten times as long as others.

@@ -131,7 +131,7 @@ fn workers(request: &PlanRequest, engine: EngineKind) -> impl Iterator<Item = Wo
 }
 
 fn fit(request: &PlanRequest, worker: WorkerShape) -> Option<Fit<'_>> {
-    let step = StepModel::new(&request.model, request.gpu, request.kv, worker);
+    let step = request.step_model(worker)?;
     let free = request.gpu.memory * MEMORY_SHARE - RESERVE_BYTES - step.weight_bytes();
     let length = request.traffic.length();
     let fits = (free / step.kv_bytes(length)).max(0.0) * f64::from(worker.data);

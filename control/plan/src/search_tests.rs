@@ -5,19 +5,21 @@ use crate::model::tests::{DEEPSEEK, QWEN_32B};
 use crate::precision::Precision;
 use crate::request::{Forms, Targets};
 use proptest::prelude::*;
+use stator_timing::EngineProfile;
 
 pub(crate) fn request(config: &str, gpu: &str, gpus: u32) -> PlanRequest {
     PlanRequest {
         model: ModelShape::parse(config).expect("a model"),
         model_name: "model".to_owned(),
         model_path: "/models/model".to_owned(),
-        gpu: Gpu::named(gpu).expect("a GPU"),
+        gpu: *Gpu::named(gpu).expect("a GPU"),
         gpus,
         kv: Precision::Bf16,
         engines: vec![EngineKind::Vllm],
         forms: Forms { aggregated: true, disaggregated: true },
         traffic: Traffic { input_tokens: 4_000, cached_tokens: 0, output_tokens: 500, rate: None },
         trace: None,
+        profiles: Vec::new(),
         targets: Targets { ttft_s: 2.0, itl_s: 0.05, attainment: 0.95, margin: 0.15 },
         seed: 1,
     }
@@ -34,7 +36,7 @@ fn candidates_are_within_targets_memory_and_gpus() {
             assert!(estimate.ttft_s <= request.targets.ttft_bound_s() * (1.0 + 1e-9));
             assert!(estimate.itl_s <= request.targets.itl_bound_s());
             let answering = layout.answering();
-            let step = StepModel::new(&request.model, request.gpu, request.kv, answering.worker);
+            let step = StepModel::new(&request.model, &request.gpu, request.kv, answering.worker);
             let share = f64::from(answering.batch_max) / f64::from(answering.worker.data);
             let used = step.weight_bytes() + share * step.kv_bytes(4_500.0);
             assert!(used <= request.gpu.memory, "{} of {gpu}", layout.describe());
@@ -92,5 +94,35 @@ proptest! {
         let largest = (1..=fit.batch_max).rev().find(|batch| holds(*batch));
         let found = aggregated(&request, &fit).map(|c| c.layout.answering().batch_max);
         prop_assert_eq!(found, largest);
+    }
+}
+
+#[test]
+fn measured_times_stand_in_the_place_of_the_coefficients() {
+    let mut request = request(QWEN_32B, "h100-sxm", 8);
+    let timing = stator_timing::Timing {
+        step_s: 0.02,
+        token_s: 1e-4,
+        prefill_pair_s: 0.0,
+        decode_kv_token_s: 0.0,
+    };
+    request.profiles = vec![EngineProfile {
+        version: stator_timing::PROFILE_VERSION,
+        model: "m".to_owned(),
+        gpus: 2,
+        step_tokens: 8_192,
+        prefill: Vec::new(),
+        decode: Vec::new(),
+        timing,
+        overhead_s: 0.0,
+        mean_error: 0.0,
+        max_error: 0.0,
+    }];
+    let found = search(&request);
+    assert!(!found.candidates.is_empty());
+    for Candidate { layout, estimate } in &found.candidates {
+        let group = layout.answering();
+        assert_eq!((group.worker.tensor, group.worker.gpus()), (2, 2), "{layout:?}");
+        assert!(estimate.itl_s >= 0.02 && estimate.ttft_s >= 0.42, "{estimate:?}");
     }
 }

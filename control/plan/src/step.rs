@@ -37,6 +37,8 @@ pub struct StepModel<'a> {
     pub worker: WorkerShape,
     /// The engine's coefficients.
     pub fit: StepFit,
+    /// Times that were measured on such a worker, in the place of the coefficients.
+    pub measured: Option<Timing>,
 }
 
 /// Work of one step.
@@ -73,7 +75,12 @@ impl WorkerShape {
 impl<'a> StepModel<'a> {
     /// A model on a worker, with the coefficients of its engine.
     pub fn new(model: &'a ModelShape, gpu: &'a Gpu, kv: Precision, worker: WorkerShape) -> Self {
-        Self { model, gpu, kv, worker, fit: worker.engine.fit() }
+        Self { model, gpu, kv, worker, fit: worker.engine.fit(), measured: None }
+    }
+
+    /// The same with times that were measured on such a worker, if there are some.
+    pub fn measured(self, measured: Option<Timing>) -> Self {
+        Self { measured, ..self }
     }
 
     /// Bytes of one GPU's part of a sequence's KV at this length.
@@ -100,6 +107,10 @@ impl<'a> StepModel<'a> {
     /// With a pipeline the sequences take turns in its stages, so that each of them gets a token
     /// in the time of one pass of its part of the batch.
     pub fn decode_s(&self, sequences: f64, context: f64) -> f64 {
+        if let Some(timing) = self.measured {
+            let sequence_s = timing.token_s + timing.decode_kv_token_s * context;
+            return timing.step_s + sequences * sequence_s;
+        }
         let WorkerShape { pipeline, data, .. } = self.worker;
         let batch = sequences / f64::from(pipeline * data);
         self.step_s(StepWork {
@@ -112,6 +123,10 @@ impl<'a> StepModel<'a> {
 
     /// Seconds of a step over `tokens` tokens of one prompt that follow `cached` others.
     pub fn prefill_s(&self, tokens: f64, cached: f64) -> f64 {
+        if let Some(timing) = self.measured {
+            let pairs = tokens * (cached + tokens / 2.0);
+            return timing.step_s + timing.token_s * tokens + timing.prefill_pair_s * pairs;
+        }
         self.step_s(StepWork {
             tokens,
             kv_bytes: 0.0,
@@ -123,6 +138,9 @@ impl<'a> StepModel<'a> {
     /// Step times as straight lines through the step of `sequences` and of a prompt of
     /// `prompt` tokens, as the simulated fleet wants them.
     pub fn timing(&self, sequences: f64, context: f64, prompt: f64) -> Timing {
+        if let Some(timing) = self.measured {
+            return timing;
+        }
         let WorkerShape { pipeline, data, .. } = self.worker;
         let full = self.decode_s(sequences, context);
         let shallow = self.decode_s(sequences, context / 2.0);

@@ -9,7 +9,6 @@ use crate::predict::{KalmanNoise, LoadPredictor, PredictorSettings};
 use crate::replicas::{ROLES, Replicas, role_name};
 use crate::settings::{GraphSettings, Law, PlannerSettings, SlaLaw};
 use crate::warmup::WarmupSettings;
-use serde::Deserialize;
 use stator_discovery::DiscoverySource;
 use stator_fleet_model::time::seconds;
 use stator_fleet_model::{ArrivalTime, Replay, TRACE_BLOCK, Workload};
@@ -17,7 +16,7 @@ use stator_http::{TlsOptions, Url};
 use stator_protos::discovery::Role;
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::Dial;
-use stator_timing::{PRESETS, Timing};
+use stator_timing::{EngineProfile, PRESETS, Timing};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -50,16 +49,6 @@ pub(crate) enum OutputSettings {
     File(PathBuf),
     /// Objects of a cluster.
     Scale { objects: Vec<ScaleObject>, namespace: Option<String>, kubeconfig: Option<PathBuf> },
-}
-
-/// Times of steps as a file has them.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TimingFile {
-    step_s: f64,
-    token_s: f64,
-    prefill_pair_s: f64,
-    decode_kv_token_s: f64,
 }
 
 impl TryFrom<PlannerArgs> for RunSettings {
@@ -214,20 +203,15 @@ fn timing(goal: &GoalArgs) -> Result<Timing, String> {
     let text = std::fs::read_to_string(name).map_err(|error| {
         format!("timing: {name:?} is none of {}, and no file: {error}", presets())
     })?;
-    let file: TimingFile =
-        serde_json::from_str(&text).map_err(|error| format!("timing: {name}: {error}"))?;
-    let TimingFile { step_s, token_s, prefill_pair_s, decode_kv_token_s } = file;
-    for (field, value) in [
-        ("step_s", step_s),
-        ("token_s", token_s),
-        ("prefill_pair_s", prefill_pair_s),
-        ("decode_kv_token_s", decode_kv_token_s),
-    ] {
-        if !(0.0..=60.0).contains(&value) {
-            return Err(format!("timing: {name}: {field} {value} is not in 0..=60"));
-        }
-    }
-    Ok(Timing { step_s, token_s, prefill_pair_s, decode_kv_token_s })
+    // A file has a profile, or its four times alone.
+    let is_profile = text.contains("\"timing\"");
+    let timing = match is_profile {
+        true => EngineProfile::parse(&text).map(|profile| profile.timing),
+        false => serde_json::from_str::<Timing>(&text)
+            .map_err(|error| error.to_string())
+            .and_then(|timing| timing.check().map(|()| timing)),
+    };
+    timing.map_err(|fault| format!("timing: {name}: {fault}"))
 }
 
 fn pages(args: &PlannerArgs, faults: &mut Vec<String>) -> Vec<Url> {

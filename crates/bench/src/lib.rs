@@ -13,6 +13,7 @@ pub mod args;
 pub mod client;
 pub mod histogram;
 pub mod process;
+pub mod profile;
 mod progress;
 pub mod record;
 pub mod report;
@@ -23,19 +24,21 @@ pub mod series;
 pub mod sse;
 pub mod workload;
 
-pub use args::{BenchArgs, BenchCommand, CompareArgs, LoadArgs};
+pub use args::{BenchArgs, BenchCommand, CompareArgs, LoadArgs, ProfileArgs};
 
 use anyhow::Result;
 
-/// Runs `stator bench`: a measurement, or with the subcommand `compare` a table of earlier ones.
+/// Runs `stator bench`: a measurement, with `--profile` the profile of an engine, or with the
+/// subcommand `compare` a table of earlier measurements.
 ///
 /// # Errors
 ///
 /// When the arguments contradict each other, a file cannot be read or written, the endpoint does
 /// not answer, or not one request succeeded (after the report has been written).
 pub async fn run(args: BenchArgs) -> Result<()> {
-    match args.command {
-        Some(BenchCommand::Compare(compare)) => report::compare::run(&compare),
-        None => run::run(&args.load).await,
+    match (&args.command, &args.profile.profile) {
+        (Some(BenchCommand::Compare(compare)), _) => report::compare::run(compare),
+        (None, Some(file)) => profile::run(&args, file).await,
+        (None, None) => run::run(&args.load).await,
     }
 }

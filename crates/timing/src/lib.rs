@@ -3,6 +3,11 @@
 //! The simulated engine and the simulated fleet share this model, so that the fleet's predictions
 //! agree with the engine's times.
 
+mod profile;
+
+pub use profile::{DecodeTime, EngineProfile, PROFILE_VERSION, PrefillTime, TooFewTimes};
+
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,7 +17,8 @@ use std::time::Duration;
 /// the tokens before it, which are bound by arithmetic; each decoding sequence adds its matrix
 /// products and the reading of its KV, which is bound by memory. The parts are added, not
 /// overlapped, which is somewhat slow for a step that prefills and decodes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Timing {
     /// Any step: reading the weights, launching, and communication between GPUs.
     pub step_s: f64,
@@ -40,6 +46,25 @@ impl Timing {
             return Some(Self::NONE);
         }
         PRESETS.iter().find(|preset| preset.name == name).map(Preset::timing)
+    }
+
+    /// Checks that all times are usable.
+    ///
+    /// # Errors
+    ///
+    /// The field, its value and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { step_s, token_s, prefill_pair_s, decode_kv_token_s } = *self;
+        let fields = [
+            ("step_s", step_s),
+            ("token_s", token_s),
+            ("prefill_pair_s", prefill_pair_s),
+            ("decode_kv_token_s", decode_kv_token_s),
+        ];
+        match fields.iter().find(|(_, value)| !(0.0..=60.0).contains(value)) {
+            Some((field, value)) => Err(format!("{field}: {value} is not in 0..=60")),
+            None => Ok(()),
+        }
     }
 
     /// Time of a step that computes these tokens, one range of positions per sequence.

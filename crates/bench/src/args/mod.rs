@@ -1,6 +1,7 @@
 //! The command line of `stator bench`. Every flag is also an environment variable,
 //! `STATOR_BENCH_` and the flag's name in capitals.
 
+mod profile;
 mod value;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
+pub use profile::ProfileArgs;
 use value::{duration, file_name, json_object, number, seconds};
 
 /// Load generator and trace replay against any OpenAI-compatible endpoint.
@@ -21,6 +23,9 @@ pub struct BenchArgs {
     /// The measurement.
     #[command(flatten)]
     pub load: LoadArgs,
+    /// The profile of an engine.
+    #[command(flatten)]
+    pub profile: ProfileArgs,
 }
 
 /// Commands of `stator bench` besides measuring.

@@ -150,7 +150,7 @@ impl Workload {
 }
 
 /// Content of prompts, as the arguments ask for it.
-fn content(args: &LoadArgs) -> Result<Content> {
+pub(crate) fn content(args: &LoadArgs) -> Result<Content> {
     let default = match args.target.endpoint {
         Endpoint::Chat => PromptKind::Text,
         Endpoint::Completions if args.prompt.conversations.is_some() => PromptKind::Text,
