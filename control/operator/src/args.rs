@@ -33,6 +33,11 @@ pub struct ServeArgs {
     /// which cluster it is.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+
+    /// Folder with the configurations of models that requests may name:
+    /// FOLDER/org/name/config.json. A request can also bring its own.
+    #[arg(long, value_name = "FOLDER")]
+    pub model_configs: Option<PathBuf>,
 }
 
 /// Action of the operator.

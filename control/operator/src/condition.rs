@@ -11,23 +11,26 @@ pub(crate) fn translated(notes: &[Note]) -> Value {
     let (status, reason) =
         if notes.is_empty() { ("True", "Complete") } else { ("False", "WithoutCounterpart") };
     let lines: Vec<_> = notes.iter().map(line).collect();
-    let mut message = lines.join("\n");
-    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-    json!({ "type": "Translated", "status": status, "reason": reason, "message": message })
+    let message = lines.join("\n");
+    json!({ "type": "Translated", "status": status, "reason": reason, "message": bounded(&message) })
 }
 
 /// Makes a status that of a document whose steps failed.
 pub(crate) fn failed(status: &mut Value, faults: &[String]) {
-    let mut message = faults.join("\n");
-    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    let message = faults.join("\n");
     if status.get("state").is_some() {
         status["state"] = "failed".into();
     }
     if let Some(ready) = status["conditions"].get_mut(0) {
         ready["status"] = "False".into();
         ready["reason"] = "failed_to_reconcile_the_resources".into();
-        ready["message"] = message.into();
+        ready["message"] = bounded(&message).into();
     }
+}
+
+/// As much of a message as a condition takes.
+pub(crate) fn bounded(message: &str) -> &str {
+    &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)]
 }
 
 /// Gives conditions their times: that of the last change of each one's status.

@@ -14,6 +14,7 @@ mod explain;
 mod kinds;
 mod objects;
 mod plan;
+mod request;
 mod serve;
 mod translate;
 

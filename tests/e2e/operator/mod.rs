@@ -3,6 +3,7 @@
 
 mod definitions;
 mod golden;
+mod request;
 mod serve;
 
 use serde::Deserialize as _;

@@ -10,13 +10,13 @@ const MANIFEST: &str = include_str!("../../../manifests/operator/operator.yaml")
 const GRAPH: &str = include_str!("../../../manifests/operator/graphs/simulated.yaml");
 
 /// A namespace with an operator that has the rights of the manifest, and no more.
-struct Bed {
-    namespace: Namespace,
-    _process: Process,
+pub(super) struct Bed {
+    pub(super) namespace: Namespace,
+    process: Process,
 }
 
 impl Bed {
-    async fn new(cluster: &Cluster) -> Self {
+    pub(super) async fn new(cluster: &Cluster) -> Self {
         for definition in operator(&["crds"]) {
             cluster.define(&serde_yaml_ng::to_string(&definition).unwrap()).await;
         }
@@ -32,10 +32,10 @@ impl Bed {
         let namespaces = format!("--namespaces={}", namespace.name);
         let mut process = Process::start(&["operator", "run", &kubeconfig, &namespaces]);
         process.event("operating").await;
-        Self { namespace, _process: process }
+        Self { namespace, process }
     }
 
-    fn object(&self, version: &str, kind: &str, name: &str) -> Value {
+    pub(super) fn object(&self, version: &str, kind: &str, name: &str) -> Value {
         reference(version, kind, &self.namespace.name, name)
     }
 
@@ -55,7 +55,7 @@ impl Bed {
     }
 
     /// Waits for a Deployment, and makes all its copies available, as its controller would.
-    async fn runs(&self, name: &str) {
+    pub(super) async fn runs(&self, name: &str) {
         let deployment = self.object("apps/v1", "Deployment", name);
         let found = self.namespace.api.until(&deployment, name, |_| true).await;
         let (copies, generation) = (&found["spec"]["replicas"], &found["metadata"]["generation"]);
@@ -74,6 +74,11 @@ impl Bed {
         let names: Vec<_> = names.map(|name| name.as_str().unwrap().to_owned()).collect();
         assert_eq!(names.len(), number, "{graph:#}");
         names
+    }
+
+    /// The operator's log.
+    pub(super) fn log(&self) -> String {
+        self.process.log()
     }
 
     async fn until_gone(&self, kind: &str, name: &str) {

@@ -2,14 +2,18 @@
 //! [`crate::plan`].
 
 mod namespace;
+mod request;
 mod store;
 
 use crate::args::ServeArgs;
 use crate::objects::OperatorSettings;
 use anyhow::{Context, bail};
 use namespace::NamespaceOperator;
+use parking_lot::Mutex;
+use request::RequestOperator;
 use stator_kube::{ApiError, Cluster};
 use stator_runtime::Shutdown;
+use std::sync::Arc;
 use store::{DEFINITIONS, ObjectStore};
 use tokio::task::JoinSet;
 
@@ -33,9 +37,14 @@ pub(crate) async fn serve(
         said => said.to_vec(),
     };
     let mut tasks = JoinSet::new();
+    let turn = Arc::new(Mutex::new(()));
     for namespace in namespaces {
         tracing::info!(namespace, "operating");
         let store = ObjectStore::new(cluster.api.clone(), namespace);
+        let (configs, turn) = (args.model_configs.clone(), turn.clone());
+        let requests =
+            RequestOperator::new(&cluster, store.clone(), settings.clone(), configs, turn);
+        tasks.spawn(requests.run());
         tasks.spawn(NamespaceOperator::new(&cluster, store, settings.clone()).run());
     }
     tokio::select! {

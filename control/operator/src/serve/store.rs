@@ -14,6 +14,10 @@ pub(super) const DEFINITIONS: Resource =
     resource("apiextensions.k8s.io", "v1", "customresourcedefinitions");
 /// Graphs.
 pub(super) const GRAPHS: Resource = resource(GROUP, "v1beta1", "dynamographdeployments");
+/// Requests for graphs.
+pub(super) const REQUESTS: Resource = resource(GROUP, "v1beta1", "dynamographdeploymentrequests");
+/// Nodes.
+const NODES: Resource = resource("", "v1", "nodes");
 /// Components.
 pub(super) const COMPONENTS: Resource = resource(GROUP, "v1beta1", "dynamocomponentdeployments");
 
@@ -113,10 +117,40 @@ impl ObjectStore {
         self.api.apply(&path, MANAGER, body.to_string().into()).await.map(drop)
     }
 
+    /// Sets annotations of a document.
+    pub(super) async fn annotate(
+        &self,
+        document: &Value,
+        annotations: &Value,
+    ) -> Result<(), ApiError> {
+        let metadata = &document["metadata"];
+        let body = json!({
+            "apiVersion": document["apiVersion"],
+            "kind": document["kind"],
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "annotations": annotations,
+            },
+        });
+        self.api.apply(&self.path(document), MANAGER, body.to_string().into()).await.map(drop)
+    }
+
+    /// The cluster's nodes; none where the operator may not see them.
+    pub(super) async fn nodes(&self) -> Vec<Value> {
+        let query = Query { resource: NODES, namespace: None, labels: None, fields: None };
+        let Ok(answer) = self.api.call(Method::GET, &query.path(&[]), Vec::new()).await else {
+            return Vec::new();
+        };
+        let list: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
     fn path(&self, object: &Value) -> String {
         let kind = object["kind"].as_str().unwrap_or_default();
         let known = KINDS.iter().find(|(known, _)| *known == kind);
-        let resource = known.map_or(GRAPHS, |(_, resource)| *resource);
+        let document = if kind == "DynamoGraphDeploymentRequest" { REQUESTS } else { GRAPHS };
+        let resource = known.map_or(document, |(_, resource)| *resource);
         resource.path_of(&self.namespace, object["metadata"]["name"].as_str().unwrap_or_default())
     }
 }
