@@ -6,5 +6,6 @@ mod change;
 mod chart;
 mod graphs;
 mod load;
+mod manual;
 mod planner;
 mod pods;

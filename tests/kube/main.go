@@ -4,7 +4,7 @@
 // With -controllers it has the controllers of deployments and what belongs to them, and the
 // scheduler, so that pods come and go by themselves where a kubelet runs them.
 //
-// With -etcd it is etcd alone.
+// With -etcd it is etcd alone. Under the name kubectl it is kubectl.
 //
 // It prints one line, the server's URL, once the server is ready. It ends, and removes its
 // directory, when its standard input is closed, so that it never outlives the tests. A signal
@@ -20,6 +20,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -28,6 +29,10 @@ import (
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		runKubectl()
+		return
+	}
 	dir := flag.String("dir", "", "directory for keys and data; created where it is missing")
 	token := flag.String("token", "", "bearer token of an administrator")
 	host := flag.String("host", "127.0.0.1", "address of the API server, one of this machine")
