@@ -51,11 +51,11 @@ async fn objects_of_every_example_are_accepted() {
 }
 
 #[tokio::test]
-async fn examples_of_autoscaling_are_accepted() {
+async fn plain_manifests_beside_the_chart_are_accepted() {
     let Some(cluster) = Cluster::shared().await else { return };
-    let folder = chart().join("../../autoscaling");
-    for file in std::fs::read_dir(folder).unwrap() {
-        let file = file.unwrap().path();
+    let manifests = chart().join("../..");
+    let files = ["autoscaling/hpa.yaml", "autoscaling/keda.yaml", "monitoring/pod-monitors.yaml"];
+    for file in files.map(|file| manifests.join(file)) {
         let namespace = cluster.namespace().await;
         for mut object in super::documents(&std::fs::read_to_string(&file).unwrap()) {
             object["metadata"]["namespace"] = namespace.name.clone().into();

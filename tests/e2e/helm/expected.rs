@@ -168,7 +168,7 @@ fn rights_are_those_of_the_plain_manifests() {
     let planner = made.iter().find(|(name, _)| *name == "stator-planner").unwrap().1;
     let scale = json!({
         "apiGroups": ["apps"], "resources": ["deployments/scale"],
-        "resourceNames": ["stator-builtin"], "verbs": ["get", "update"],
+        "resourceNames": ["stator-spare"], "verbs": ["get", "update"],
     });
     assert!(list(planner).contains(&scale), "{planner:#}");
     assert_eq!(made.len(), roles(&plain).len() + 1, "{made:#?}");

@@ -135,7 +135,7 @@ fn every_alert_fires_on_what_it_warns_of_and_on_nothing_else() {
 #[tokio::test]
 async fn no_alert_fires_on_a_fleet_that_is_well() {
     let Some(promql) = PromQl::installed() else { return };
-    let fleet = Fleet::start().await;
+    let mut fleet = Fleet::start().await;
     let mut pages = fleet.scraped(0.0).await;
     for minute in 1..3 {
         fleet.serves("Hello").await;

@@ -7,6 +7,7 @@ use stator_tests::engine::Engine;
 use stator_tests::http::Client;
 use stator_tests::picker::{EndpointsFile, Picker};
 use stator_tests::process::Process;
+use stator_tests::soon;
 
 /// Running processes, and where their metrics are.
 pub(super) struct Fleet {
@@ -15,12 +16,20 @@ pub(super) struct Fleet {
     _engines: Vec<Engine>,
     _picker: (Picker, EndpointsFile),
     proxy: Client,
+    /// Requests so far.
+    served: u32,
     sides: Vec<(&'static str, Client)>,
 }
 
 async fn side(process: &mut Process) -> Client {
     let listening: Value = process.event("side server listening").await;
     Client::new(listening["address"].as_str().unwrap().parse().unwrap())
+}
+
+async fn page(side: &Client) -> String {
+    let page = side.get("/metrics").await;
+    assert_eq!(page.status, 200);
+    String::from_utf8(page.body.to_vec()).unwrap()
 }
 
 impl Fleet {
@@ -48,24 +57,33 @@ impl Fleet {
             _engines: engines,
             _picker: (picker, file),
             proxy: client,
+            served: 0,
             sides,
         }
     }
 
-    /// A request, whole.
-    pub(super) async fn serves(&self, prompt: &str) {
+    /// A request, whole and counted: a proxy counts it just after its answer.
+    pub(super) async fn serves(&mut self, prompt: &str) {
         let answer = self.proxy.post("/v1/chat/completions", &chat(prompt, 4)).await;
         assert_eq!(answer.status, 200, "{:?}", answer.body);
+        self.served += 1;
+        let counted = format!(
+            "stator_proxy_requests_total{{route=\"/v1/chat/completions\",status=\"200\"}} {}\n",
+            self.served
+        );
+        soon("a request that is counted", async {
+            while !page(&self.proxy).await.contains(&counted) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 
     /// All pages, as if scraped at this time.
     pub(super) async fn scraped(&self, at_s: f64) -> Vec<ScrapedPage> {
         let mut pages = Vec::new();
         for (job, side) in &self.sides {
-            let page = side.get("/metrics").await;
-            assert_eq!(page.status, 200);
-            let text = String::from_utf8(page.body.to_vec()).unwrap();
-            pages.push(ScrapedPage { job, at_s, text });
+            pages.push(ScrapedPage { job, at_s, text: page(side).await });
         }
         pages
     }

@@ -32,7 +32,7 @@ fn dashboards_are_as_their_data_says() {
 #[tokio::test]
 async fn every_query_is_evaluated_and_names_metrics_that_exist() {
     let Some(promql) = PromQl::installed() else { return };
-    let fleet = Fleet::start().await;
+    let mut fleet = Fleet::start().await;
     fleet.serves("Hello").await;
     let mut pages = fleet.scraped(0.0).await;
     fleet.serves("Hello again").await;
