@@ -254,6 +254,12 @@ impl Model {
         self.markup.begins_inside(&self.tokenizer, prompt)
     }
 
+    /// The message that a prompt has begun, for models that answer in messages: see
+    /// [`stator_markup::OutputParser::going_on`].
+    pub fn begun_message(&self, prompt: &[u32]) -> Option<String> {
+        self.markup.begun_message(&self.tokenizer, prompt)
+    }
+
     /// A bound of thoughts at `tokens` tokens, for an answer to this prompt, which may call tools if
     /// `tools`; none for a model whose thoughts no marker ends.
     pub fn thought_limit(&self, tokens: u32, prompt: &[u32], tools: bool) -> Option<ThoughtLimit> {

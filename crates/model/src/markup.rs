@@ -11,6 +11,10 @@ use std::sync::Arc;
 /// Tokens at the end of a prompt that say whether thoughts have begun there.
 const PROMPT_END_TOKENS: usize = 32;
 
+/// Longest message whose beginning is looked for at the end of a prompt, in tokens; a prompt that
+/// begins none is not read as a whole.
+const MESSAGE_TOKENS_MAX: usize = 8192;
+
 /// A family of markup, as an operator chose it.
 #[derive(Debug, Default)]
 pub enum FamilyChoice<F: 'static> {
@@ -146,11 +150,32 @@ impl ModelMarkup {
     /// Whether an answer to this prompt begins inside thoughts.
     pub(crate) fn begins_inside(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> bool {
         let Some(family) = self.reasoning else { return false };
-        let mut detokenizer = Detokenizer::new(tokenizer.decoder(), false);
-        let mut text = String::new();
-        let end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
-        detokenizer.push(end, &mut text);
-        detokenizer.finish(&mut text);
-        family.is_inside(&text)
+        family.is_inside(&prompt_end(tokenizer, prompt, PROMPT_END_TOKENS))
     }
+
+    /// The message that the prompt has begun, for families that write messages.
+    pub(crate) fn begun_message(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> Option<String> {
+        let markup = stator_markup::channels(self.reasoning, self.tools)?;
+        let mut tokens = PROMPT_END_TOKENS;
+        loop {
+            let text = prompt_end(tokenizer, prompt, tokens);
+            if let Some(message) = markup.begun(&text) {
+                return Some(message.to_owned());
+            }
+            if tokens >= prompt.len().min(MESSAGE_TOKENS_MAX) {
+                return None;
+            }
+            // A message that goes on may be long, and is rare.
+            tokens *= 4;
+        }
+    }
+}
+
+/// Text of the last tokens of a prompt, special ones among them.
+fn prompt_end(tokenizer: &Tokenizer, prompt: &[u32], tokens: usize) -> String {
+    let mut detokenizer = Detokenizer::new(tokenizer.decoder(), false);
+    let mut text = String::new();
+    detokenizer.push(&prompt[prompt.len().saturating_sub(tokens)..], &mut text);
+    detokenizer.finish(&mut text);
+    text
 }

@@ -32,6 +32,8 @@ pub(crate) struct AnswerReading {
     tools: KnownTools,
     /// Whether the prompt has opened thoughts.
     inside: bool,
+    /// The message that the prompt has begun, for models that answer in messages.
+    begun: Option<Box<str>>,
     include_reasoning: bool,
     rule: CallRule,
 }
@@ -103,6 +105,7 @@ impl AnswerReading {
             reasoning,
             tools: KnownTools::new(functions),
             inside,
+            begun: model.begun_message(prompt).map(Into::into),
             include_reasoning: options.include_reasoning,
             rule,
         }))
@@ -115,8 +118,9 @@ impl AnswerReading {
 
     /// A reader for one choice.
     pub(super) fn reader(&self) -> MarkupReader {
+        let parser = OutputParser::new(self.reasoning, self.calls, self.tools.clone(), self.inside);
         MarkupReader {
-            parser: OutputParser::new(self.reasoning, self.calls, self.tools.clone(), self.inside),
+            parser: parser.going_on(self.begun.as_deref()),
             piece: String::new(),
             include_reasoning: self.include_reasoning,
             rule: self.rule,

@@ -1,7 +1,8 @@
 //! Cuts of a model's answer change no thought, text or call, in any family.
 //!
 //! An input is an answer, then a zero byte, the numbers of the families of calls and of thoughts, and
-//! the sizes of the pieces. The highest bit of the second number says that the prompt opened thoughts.
+//! the sizes of the pieces. The highest bit of the second number says that the prompt opened thoughts,
+//! and the next one that it began the message before the answer's first new line.
 
 use crate::split;
 use stator_api::json::Json;
@@ -22,8 +23,12 @@ pub(crate) fn run(input: &[u8]) {
     let (families, sizes) =
         rest.split_first_chunk().map_or(([0, 0], rest), |(it, rest)| (*it, rest));
     let answer = String::from_utf8_lossy(answer);
-    let whole = told(families, &[&answer]);
-    assert_eq!(told(families, &pieces(&answer, sizes)), whole);
+    let (begun, answer) = match answer.split_once('\n') {
+        Some((begun, answer)) if families[1] & 0x40 != 0 => (Some(begun), answer),
+        _ => (None, &*answer),
+    };
+    let whole = told(families, begun, &[answer]);
+    assert_eq!(told(families, begun, &pieces(answer, sizes)), whole);
 }
 
 /// The text in pieces of so many characters plus one, over and over; without sizes, in single ones.
@@ -44,9 +49,13 @@ fn pieces<'a>(text: &'a str, sizes: &[u8]) -> Vec<&'a str> {
 }
 
 /// Sum of the pieces' events: calls in the order of their beginnings.
-fn told([calls, thoughts]: [u8; 2], pieces: &[&str]) -> (String, String, Vec<(String, String)>) {
+fn told(
+    [calls, thoughts]: [u8; 2],
+    begun: Option<&str>,
+    pieces: &[&str],
+) -> (String, String, Vec<(String, String)>) {
     let inside = thoughts & 0x80 != 0;
-    let thoughts = &REASONING[usize::from(thoughts & 0x7f) % REASONING.len()];
+    let thoughts = &REASONING[usize::from(thoughts & 0x3f) % REASONING.len()];
     let calls = &TOOLS[usize::from(calls) % TOOLS.len()];
     let schema: Json<'_> = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let parameters = Some(schema.into_owned());
@@ -56,7 +65,8 @@ fn told([calls, thoughts]: [u8; 2], pieces: &[&str]) -> (String, String, Vec<(St
         strict: false,
     };
     let known = KnownTools::new(vec![function("f"), function("g")]);
-    let mut parser = OutputParser::new(Some(thoughts), Some(calls), known, inside);
+    let parser = OutputParser::new(Some(thoughts), Some(calls), known, inside);
+    let mut parser = parser.going_on(begun);
     let (mut reasoning, mut text, mut calls) = (String::new(), String::new(), Vec::new());
     let mut open = 0usize;
     let mut sink = |event: OutputEvent<'_>| match event {

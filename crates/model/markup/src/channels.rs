@@ -20,6 +20,8 @@ const HEAD_MAX_BYTES: usize = 512;
 /// The markup of a family that writes messages.
 #[derive(Debug)]
 pub struct ChannelMarkup {
+    /// The marker that begins messages, at the end of a prompt among others.
+    pub start: &'static str,
     /// Markers between a head and its body, each with what the body is.
     pub bodies: &'static [(&'static str, BodyKind)],
     /// Markers behind a body; one that a head may begin with is read again with the head.
@@ -54,6 +56,12 @@ impl ChannelMarkup {
         own.chain(self.calls.iter().flat_map(CallMarkup::markers)).collect()
     }
 
+    /// The message that a prompt which ends with this text has begun, without the marker that
+    /// begins it; none if the marker is not there.
+    pub fn begun<'p>(&self, prompt_end: &'p str) -> Option<&'p str> {
+        prompt_end.rfind(self.start).map(|at| &prompt_end[at + self.start.len()..])
+    }
+
     /// Whether a marker behind a body belongs to the next message.
     fn begins_head(&self, marker: &str) -> bool {
         self.in_heads.contains(&marker)
@@ -71,6 +79,8 @@ pub(crate) struct ChannelOutput {
     body_end: MarkerSet,
     calls: Option<BoxedReader>,
     held: String,
+    /// Bytes of the head in `held` that stand in the prompt, and are no part of the answer.
+    begun_bytes: usize,
     /// Text of a body of calls that its reader has not decided about.
     undecided: String,
 }
@@ -99,7 +109,24 @@ impl ChannelOutput {
             body_end: MarkerSet::new(ends().chain(bodies()).chain(bare_head)),
             calls: markup.calls.as_ref().map(|calls| calls.reader(&[], tools)),
             held: String::new(),
+            begun_bytes: 0,
             undecided: String::new(),
+        }
+    }
+
+    /// Goes on with the message that the prompt has begun. A call that it has begun is text: its
+    /// name is not in the answer.
+    pub(crate) fn go_on(&mut self, message: &str) {
+        self.stage = Stage::Head;
+        self.push(message, &mut |_: OutputEvent<'_>| {});
+        match self.stage {
+            Stage::Head => self.begun_bytes = self.held.len(),
+            Stage::Reasoning | Stage::Text => self.held.clear(),
+            Stage::Arguments | Stage::Calls => {
+                self.stage = Stage::Text;
+                self.held.clear();
+                self.undecided.clear();
+            }
         }
     }
 
@@ -121,7 +148,7 @@ impl ChannelOutput {
         let held = std::mem::take(&mut self.held);
         let read = self.read(&held, true, sink);
         match self.stage {
-            Stage::Head => headless(&held[read..], sink),
+            Stage::Head => headless(&held[read + std::mem::take(&mut self.begun_bytes)..], sink),
             _ => self.end_body(sink),
         }
         self.stage = Stage::Head;
@@ -132,16 +159,23 @@ impl ChannelOutput {
         loop {
             let rest = &input[at..];
             if self.stage == Stage::Head {
+                let begun = std::mem::take(&mut self.begun_bytes);
                 match self.head_end.find(rest, last) {
                     MarkerSearch::Found { number, start, end } if start <= HEAD_MAX_BYTES => {
                         match self.markup.bodies.get(number) {
                             Some((_, kind)) => self.begin(*kind, &rest[..start], sink),
-                            None => headless(&rest[..start], sink),
+                            None => headless(&rest[begun.min(start)..start], sink),
                         }
                         at += end;
                     }
-                    MarkerSearch::Nothing(safe) if safe <= HEAD_MAX_BYTES => return at,
-                    _ => self.stage = Stage::Text,
+                    MarkerSearch::Nothing(safe) if safe <= HEAD_MAX_BYTES => {
+                        self.begun_bytes = begun;
+                        return at;
+                    }
+                    _ => {
+                        self.stage = Stage::Text;
+                        at += begun;
+                    }
                 }
                 continue;
             }

@@ -36,4 +36,4 @@ pub mod tools;
 pub use event::{EventSink, OutputEvent, OutputPlace};
 pub use families::{ReasoningFamily, ToolFamily};
 pub use forced::{ForcedCalls, forced_calls, formed_answer};
-pub use output::OutputParser;
+pub use output::{OutputParser, channels};

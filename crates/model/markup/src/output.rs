@@ -1,6 +1,6 @@
 //! The text of one choice, taken apart as it comes.
 
-use crate::channels::ChannelOutput;
+use crate::channels::{ChannelMarkup, ChannelOutput};
 use crate::event::{EventSink, OutputPlace};
 use crate::families::{ReasoningFamily, ToolFamily};
 use crate::tagged::TaggedOutput;
@@ -30,12 +30,7 @@ impl OutputParser {
         tools: KnownTools,
         inside: bool,
     ) -> Self {
-        // Calls outside of channels have no place within: these families are read by their texts.
-        let channels = match calls {
-            Some(family) => family.channels(),
-            None => reasoning.and_then(|family| family.channels),
-        };
-        let form = match channels {
+        let form = match channels(reasoning, calls) {
             Some(markup) => {
                 OutputForm::Channels(Box::new(ChannelOutput::new(markup, tools, inside)))
             }
@@ -44,6 +39,16 @@ impl OutputParser {
             }
         };
         Self { form }
+    }
+
+    /// The parser, which goes on with the message that the prompt has begun: see
+    /// [`ChannelMarkup::begun`]. Families that write no messages have none.
+    #[must_use]
+    pub fn going_on(mut self, message: Option<&str>) -> Self {
+        if let (OutputForm::Channels(channels), Some(message)) = (&mut self.form, message) {
+            channels.go_on(message);
+        }
+        self
     }
 
     /// Takes the next piece of text.
@@ -68,5 +73,17 @@ impl OutputParser {
             OutputForm::Tagged(tagged) => tagged.place(),
             OutputForm::Channels(channels) => channels.place(),
         }
+    }
+}
+
+/// The markup of answers that are messages, for these families.
+pub fn channels(
+    reasoning: Option<&'static ReasoningFamily>,
+    calls: Option<&'static ToolFamily>,
+) -> Option<&'static ChannelMarkup> {
+    match calls {
+        // Calls outside of channels have no place within: these families are read by their texts.
+        Some(family) => family.channels(),
+        None => reasoning.and_then(|family| family.channels),
     }
 }

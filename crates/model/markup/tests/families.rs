@@ -124,6 +124,44 @@ proptest! {
     }
 }
 
+#[test]
+fn a_message_that_the_prompt_has_begun_goes_on() {
+    let harmony = |prompt: &str, answer: &str| {
+        let (calls, thoughts) = (ToolFamily::find("harmony"), ReasoningFamily::find("gpt_oss"));
+        let markup = stator_markup::channels(thoughts, calls).expect("it writes messages");
+        let parser = OutputParser::new(thoughts, calls, KnownTools::new(Vec::new()), false);
+        let mut parser = parser.going_on(markup.begun(prompt));
+        let mut said = [String::new(), String::new()];
+        let mut sink = |event: OutputEvent<'_>| match event {
+            OutputEvent::Reasoning(piece) => said[0].push_str(piece),
+            OutputEvent::Text(piece) => said[1].push_str(piece),
+            other => panic!("{other:?}"),
+        };
+        // One character at a time: no cut changes what is said.
+        answer.char_indices().for_each(|(at, c)| {
+            parser.push(&answer[at..at + c.len_utf8()], &mut sink);
+        });
+        parser.finish(&mut sink);
+        said
+    };
+    let user = "<|start|>user<|message|>Hi<|end|><|start|>assistant";
+    let next = "<|start|>assistant<|channel|>final<|message|>x";
+    for (begun, answer, thoughts, said) in [
+        ("", "<|channel|>analysis<|message|>hm<|end|>", "hm", ""),
+        ("", "Said without a head<|return|>", "", "Said without a head"),
+        ("", "Said without an end", "", "Said without an end"),
+        ("<|channel|>", "analysis<|message|>hm<|end|>", "hm", ""),
+        ("<|channel|>analysis<|message|>", "hm<|end|>", "hm", ""),
+        ("<|channel|>analysis<|message|>h", "m<|end|>", "m", ""),
+        ("<|channel|>analysis<|message|>hm<|end|>", next, "", "x"),
+        ("<|channel|>final<|message|>", "assistant <|a<|return|>", "", "assistant <|a"),
+        ("<|channel|>final<|message|>It <", " is.<|return|>", "", " is."),
+        ("<|channel|>commentary to=functions.f<|message|>", "{}<|call|>", "", "{}"),
+    ] {
+        assert_eq!(harmony(&format!("{user}{begun}"), answer), [thoughts, said], "{begun}");
+    }
+}
+
 /// A family of calls, and a call with `@` in place of its value of `s`; whether that is JSON's text
 /// of the value, or the value itself.
 const CALLS: &[(&str, bool, &str)] = &[

@@ -5,6 +5,7 @@ use super::{BodyKind, CallMarkup, CallObjectForm, ChannelMarkup, JsonMarkup};
 
 /// gpt-oss.
 pub(super) static HARMONY: ChannelMarkup = ChannelMarkup {
+    start: "<|start|>",
     bodies: &[("<|message|>", BodyKind::ByHead)],
     ends: &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"],
     in_heads: &["<|channel|>", "<|constrain|>"],
@@ -14,6 +15,7 @@ pub(super) static HARMONY: ChannelMarkup = ChannelMarkup {
 
 /// Muse Glimmer.
 pub(super) static MUSE: ChannelMarkup = ChannelMarkup {
+    start: "<|start|>",
     bodies: &[("<|message|>", BodyKind::ByHead)],
     ends: &["<|eom|>", "<|eot|>", "<|start|>"],
     in_heads: &[],
@@ -23,6 +25,7 @@ pub(super) static MUSE: ChannelMarkup = ChannelMarkup {
 
 /// Inkling.
 pub(super) static INKLING: ChannelMarkup = ChannelMarkup {
+    start: "<|message_model|>",
     bodies: &[
         ("<|content_text|>", BodyKind::Text),
         ("<|content_thinking|>", BodyKind::Reasoning),
