@@ -33,6 +33,16 @@ pub struct MarkupArgs {
     pub reasoning_parser: String,
 }
 
+/// Parsers of vLLM, SGLang and SMG that are not here, and why.
+const ABSENT: [(&str, &str); 4] = [
+    ("hf", TEMPLATE),
+    ("response_template", TEMPLATE),
+    ("beam", TEMPLATE),
+    ("sarashina", "reads a markup that is not known here"),
+];
+const TEMPLATE: &str =
+    "reads the response_template of a model's tokenizer_config.json, which is not read here";
+
 impl MarkupArgs {
     /// The families chosen; a fault for each name that is none's.
     pub(crate) fn choice(&self, faults: &mut Vec<String>) -> MarkupChoice {
@@ -52,7 +62,7 @@ impl MarkupArgs {
 fn family<F>(name: &str, find: fn(&str) -> Option<&'static F>) -> Option<FamilyChoice<F>> {
     match name {
         "auto" => Some(FamilyChoice::Auto),
-        "none" => Some(FamilyChoice::Off),
+        "none" | "passthrough" => Some(FamilyChoice::Off),
         name => find(name).map(FamilyChoice::Family),
     }
 }
@@ -63,11 +73,15 @@ fn unknown<F>(
     known: impl Iterator<Item = &'static str>,
     faults: &mut Vec<String>,
 ) -> FamilyChoice<F> {
+    let absent = ABSENT.iter().find(|(absent, _)| *absent == name);
     let known: Vec<_> = known.collect();
-    faults.push(format!(
-        "{flag}: {name:?} is no parser; there are auto, none, {} and their other names",
-        known.join(", ")
-    ));
+    faults.push(match absent {
+        Some((_, why)) => format!("{flag}: {name:?} {why}: name the model's family, or none"),
+        None => format!(
+            "{flag}: {name:?} is no parser; there are auto, none, {} and their other names",
+            known.join(", ")
+        ),
+    });
     FamilyChoice::Off
 }
 
@@ -91,5 +105,9 @@ mod tests {
         let faults = choice("no-such", "nor-this").expect_err("neither is known");
         assert!(faults[0].starts_with("tool-call-parser: \"no-such\" is no parser"), "{faults:?}");
         assert!(faults[1].contains("deepseek_r1"), "{faults:?}");
+        let faults = choice("hf", "response_template").expect_err("no template is read");
+        assert!(faults.iter().all(|fault| fault.contains("tokenizer_config.json")), "{faults:?}");
+        let found = choice("nemotron", "passthrough").expect("SMG's names are known");
+        assert!(matches!(found.reasoning, FamilyChoice::Off));
     }
 }

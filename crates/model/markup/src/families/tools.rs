@@ -247,6 +247,7 @@ pub static TOOLS: &[ToolFamily] = &[
             "qwen3_xml",
             "nemotron_nano",
             "nemotron_v3",
+            "nemotron",
             "step3p5",
             "nanbeige",
             "qwen_coder",
