@@ -153,10 +153,13 @@ pub(crate) async fn serve(
 
 /// The responses that are kept, at the place that the settings name.
 fn response_store(settings: &ProxySettings) -> anyhow::Result<SharedStore> {
-    Ok(Arc::new(match &settings.responses_place {
+    let store = Arc::new(match &settings.responses_place {
         ResponsesPlace::Memory => ResponseStore::new(settings.responses),
         ResponsesPlace::Sqlite(path) => ResponseStore::open(settings.responses, path)?,
-    }))
+    });
+    // It ends with the store.
+    tokio::spawn(ResponseStore::sweep(Arc::downgrade(&store)));
+    Ok(store)
 }
 
 /// Serves the clients of the API until `shutdown`, and those of KServe's gRPC at `inference`.

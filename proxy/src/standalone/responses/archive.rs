@@ -354,6 +354,21 @@ mod tests {
         assert_eq!(items(&path), 0);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_is_over_leaves_the_database_though_nobody_asks() {
+        let home = tempfile::tempdir().expect("a folder");
+        let path = home.path().join("responses");
+        let limits = StoreLimits { ttl: Duration::ZERO, ..LIMITS };
+        let store = Arc::new(ResponseStore::open(limits, &path).expect("a store"));
+        keep(&store, "a", &["one"], PrefixSpace::default());
+        assert_eq!(store.usage().responses, 1);
+        let sweep = ResponseStore::sweep(Arc::downgrade(&store));
+        tokio::time::timeout(Duration::from_millis(1), sweep).await.expect_err("it goes on");
+        assert_eq!(store.usage().responses, 0);
+        store.close();
+        assert_eq!(items(&path), 0);
+    }
+
     #[test]
     fn a_database_has_one_process_and_a_form() {
         let home = tempfile::tempdir().expect("a folder");

@@ -7,8 +7,13 @@ use crate::space::PrefixSpace;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+/// Responses that one look removes at the end of their stay: no request waits long for the store.
+const EXPIRED_MAX: usize = 1024;
+/// Pause between two looks for responses whose stay is over.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Bounds of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +153,18 @@ impl ResponseStore {
         Some(found)
     }
 
+    /// Removes responses whose stay is over, also where nobody asks for any, until the store is gone:
+    /// what a client may not have again stays neither in memory nor in the database.
+    pub(crate) async fn sweep(store: Weak<Self>) {
+        let mut pause = tokio::time::interval(SWEEP_PAUSE);
+        pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            pause.tick().await;
+            let Some(store) = store.upgrade() else { return };
+            store.shelf.lock().expire(Instant::now(), store.limits.ttl);
+        }
+    }
+
     /// Waits until the database, if there is one, has all changes so far, and leaves it to others.
     pub(crate) fn close(&self) {
         let archive = self.shelf.lock().archive.take();
@@ -200,9 +217,10 @@ impl Shelf {
         self.remove(&id);
     }
 
-    /// Removes responses whose stay is over.
+    /// Removes responses whose stay is over, at most [`EXPIRED_MAX`] of them.
     fn expire(&mut self, now: Instant, ttl: Duration) {
-        while let Some((_, id)) = self.ages.first_key_value() {
+        for _ in 0..EXPIRED_MAX {
+            let Some((_, id)) = self.ages.first_key_value() else { return };
             let id = id.clone();
             let is_over = self
                 .kept
