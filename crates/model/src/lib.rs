@@ -152,6 +152,13 @@ impl Model {
         })
     }
 
+    /// The model with the context that its workers have, in the place of what its files say.
+    #[must_use]
+    pub fn with_context_length(mut self, tokens: u32) -> Self {
+        self.context_length = Some(tokens);
+        self
+    }
+
     /// The name under which it is served.
     pub fn name(&self) -> &str {
         &self.name

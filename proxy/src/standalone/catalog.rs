@@ -10,7 +10,7 @@ use stator_api::openai::ApiError;
 use stator_api::openai::models::ModelEntry;
 use stator_fleet::FleetEvent;
 use stator_markup::{ReasoningFamily, ToolFamily};
-use stator_model::{MarkupChoice, Model};
+use stator_model::{MarkupChoice, Model, ModelError};
 use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -264,8 +264,11 @@ async fn load(
         return Some(Kind::Passed(pool));
     }
     let loading = tokio::task::spawn_blocking({
-        let name = name.to_owned();
-        move || Model::load_with(&name, &shared(files), markup)
+        let (name, context) = (name.to_owned(), pool.record().context_length);
+        move || {
+            let model = Model::load_with(&name, &shared(files), markup)?;
+            Ok::<_, ModelError>(model.with_context_length(context))
+        }
     });
     match loading.await {
         Ok(Ok(model)) => {
