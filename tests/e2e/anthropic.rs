@@ -64,6 +64,84 @@ async fn an_answer_names_fields_that_changed_nothing() {
     );
 }
 
+/// A request of Claude Code's, as far as its shape goes.
+fn coding_request(line: &str, later: &[Value]) -> Value {
+    let about = "Reads a file of this machine. ".repeat(20);
+    let tool = |name: &str| {
+        let schema = json!({"$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object", "properties": {"file_path": {"type": "string"}},
+            "required": ["file_path"], "additionalProperties": false});
+        json!({"name": name, "description": about, "input_schema": schema})
+    };
+    let mut deferred = tool("Grep");
+    deferred["defer_loading"] = json!(true);
+    let cached = json!({"type": "ephemeral"});
+    let environment = "# Environment\nThe folder is /work. ".repeat(10);
+    let mut messages = vec![
+        json!({"role": "user", "content": [
+            {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"},
+            {"type": "text", "text": "Where is the garden?"}]}),
+        json!({"role": "system", "content": [
+            {"type": "text", "text": environment, "cache_control": cached}]}),
+    ];
+    messages.extend_from_slice(later);
+    let tools = match later.is_empty() {
+        true => json!([tool("Edit"), tool("Read")]),
+        // A search has loaded one more, which the list has in the order of names.
+        false => json!([tool("Edit"), deferred, tool("Read")]),
+    };
+    json!({"model": MODEL, "max_tokens": 4, "temperature": 0, "tools": tools, "messages": messages,
+        "system": [{"type": "text", "text": line},
+            {"type": "text", "text": "You are an agent.", "cache_control": cached},
+            {"type": "text", "text": "You help with code. ".repeat(40), "cache_control": cached}],
+        "metadata": {"user_id": "{\"session_id\":\"s\"}"}, "thinking": {"type": "adaptive", "display": "omitted"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"}})
+}
+
+#[tokio::test]
+async fn a_coding_agents_changing_line_and_late_tools_leave_its_prefix_cached() {
+    let up = up(&["--workers=1"]).await;
+    let usage = async |line: &str, later: &[Value]| {
+        let client = up.client.clone().with_header("x-claude-code-session-id", "s");
+        let answer = client.post("/v1/messages?beta=true", &coding_request(line, later)).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        let usage = &answer.json()["usage"];
+        let tokens = |name: &str| usage[name].as_u64().expect("a number");
+        (tokens("cache_read_input_tokens"), tokens("input_tokens"))
+    };
+    let line = |version: &str| {
+        format!(
+            "x-anthropic-billing-header: cc_version=2.1.{version}; cc_entrypoint=cli; cch=0{version};"
+        )
+    };
+    let (_, whole) = usage(&line("1"), &[]).await;
+    let (cached, rest) = usage(&line("2222"), &[]).await;
+    assert!(cached + rest == whole && rest <= 64, "{cached} of {whole}");
+    let found = json!({"type": "tool_reference", "tool_name": "Grep"});
+    let later = [
+        json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "tool_use", "id": "toolu_1", "name": "ToolSearch", "input": {"query": "grep"}}]}),
+        json!({"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": [found]}]}),
+    ];
+    let (cached, _) = usage(&line("33"), &later).await;
+    assert!(cached >= whole - 64, "{cached} of {whole}");
+}
+
+#[tokio::test]
+async fn a_context_that_is_longer_than_the_models_files_say_counts() {
+    let up = up(&["--engine=sim", "--workers=1", "--context-length=131072"]).await;
+    let answer = up.client.post("/v1/messages", &message(&"word ".repeat(80_000), 1)).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    let refused = up.client.post("/v1/messages", &message(&"word ".repeat(140_000), 1)).await;
+    let message = &refused.json()["error"]["message"];
+    assert!(
+        message.as_str().is_some_and(|text| text.starts_with("prompt is too long: ")),
+        "{message}"
+    );
+}
+
 #[tokio::test]
 async fn an_answer_ends_with_the_context_whatever_its_bound() {
     let up = up(&["--context-length=256"]).await;

@@ -1,5 +1,6 @@
 //! Content blocks of the Messages API, as messages of a chat.
 
+use super::tools::MessageTools;
 use crate::conversation::{Content, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
@@ -8,7 +9,8 @@ use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
 
 /// Appends the messages of a request's turns. Turns of one speaker that follow each other are one
-/// message, and each result of a tool is a message of its own.
+/// message, and each result of a tool is a message of its own. `tools` are those that results may
+/// refer to.
 ///
 /// # Errors
 ///
@@ -16,6 +18,7 @@ use std::borrow::Cow;
 pub(super) fn push_turns<'a>(
     turns: Json<'a>,
     notes: &FieldNotes,
+    tools: &MessageTools<'a>,
     messages: &mut Vec<Message<'a>>,
 ) -> Result<(), ApiError> {
     let path = JsonPath::Field(notes, "messages");
@@ -44,7 +47,7 @@ pub(super) fn push_turns<'a>(
         };
         match (role, content) {
             (_, Json::Str(text)) => push_text(messages, role, text),
-            (Role::User, Json::Array(items)) => push_user(items, content_path, messages)?,
+            (Role::User, Json::Array(items)) => push_user(items, content_path, tools, messages)?,
             (Role::Assistant, Json::Array(items)) => push_assistant(items, content_path, messages)?,
             (_, Json::Array(items)) => {
                 let texts = texts(items, content_path)?;
@@ -85,6 +88,7 @@ pub(super) fn texts<'a>(
 fn push_user<'a>(
     items: Vec<Json<'a>>,
     path: JsonPath<'_>,
+    tools: &MessageTools<'a>,
     messages: &mut Vec<Message<'a>>,
 ) -> Result<(), ApiError> {
     for (at, item) in items.into_iter().enumerate() {
@@ -92,7 +96,7 @@ fn push_user<'a>(
         let mut block = Members::of(item, path)?;
         match &*block.required_text("type")? {
             "text" => push_text(messages, Role::User, text(&mut block)?),
-            "tool_result" => messages.push(tool_result(&mut block)?),
+            "tool_result" => messages.push(tool_result(&mut block, tools)?),
             kind => return Err(unsupported(&path, kind)),
         }
         block.refuse_rest()?;
@@ -166,7 +170,10 @@ fn call<'a>(block: &mut Members<'a, '_>) -> Result<Json<'a>, ApiError> {
 }
 
 /// The message of a tool's result.
-fn tool_result<'a>(block: &mut Members<'a, '_>) -> Result<Message<'a>, ApiError> {
+fn tool_result<'a>(
+    block: &mut Members<'a, '_>,
+    tools: &MessageTools<'a>,
+) -> Result<Message<'a>, ApiError> {
     let path = *block.path();
     let id = block.required_text("tool_use_id")?;
     // No template has a place for it; the text says what went wrong.
@@ -175,11 +182,31 @@ fn tool_result<'a>(block: &mut Members<'a, '_>) -> Result<Message<'a>, ApiError>
     let content = match block.take("content") {
         None => Content::Text("".into()),
         Some(Json::Str(text)) => Content::Text(text),
-        Some(Json::Array(items)) => Content::Parts(texts(items, path)?),
+        Some(Json::Array(items)) => Content::Parts(result_texts(items, path, tools)?),
         Some(other) => return Err(path.mistyped("a string or a list of blocks", &other)),
     };
     let extra = vec![("tool_call_id".into(), Json::Str(id))];
     Ok(Message { role: Role::Tool, content, extra })
+}
+
+/// The texts of a result's blocks, which may refer to tools that a search found.
+fn result_texts<'a>(
+    items: Vec<Json<'a>>,
+    path: JsonPath<'_>,
+    tools: &MessageTools<'a>,
+) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    let mut texts = Vec::with_capacity(items.len());
+    for (at, item) in items.into_iter().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        let mut block = Members::of(item, path)?;
+        texts.push(match &*block.required_text("type")? {
+            "text" => text(&mut block)?,
+            "tool_reference" => tools.reference(block.required_text("tool_name")?),
+            kind => return Err(unsupported(&path, kind)),
+        });
+        block.refuse_rest()?;
+    }
+    Ok(texts)
 }
 
 /// Appends a text, to the last message where that has the same speaker and is text alone.

@@ -43,12 +43,18 @@ fn kind(status: StatusCode) -> &'static str {
     }
 }
 
+/// Words by which clients of this API know that a conversation must be made shorter.
+const TOO_LONG: &str = "prompt is too long: ";
+
 /// Appends an error: `{"type":"error","error":{"type","message"},"request_id"}`.
 pub fn push_error(out: &mut Vec<u8>, error: &ApiError, request_id: &str) {
     out.extend_from_slice(b"{\"type\":\"error\",\"error\":{\"type\":\"");
     out.extend_from_slice(kind(status(error)).as_bytes());
     out.extend_from_slice(b"\",\"message\":");
-    push_json_str(out, &error.message);
+    match error.is_too_long() {
+        true => push_json_str(out, &[TOO_LONG, &error.message].concat()),
+        false => push_json_str(out, &error.message),
+    }
     out.extend_from_slice(b"},\"request_id\":");
     push_json_str(out, request_id);
     out.push(b'}');
@@ -75,5 +81,14 @@ mod tests {
         check(&ApiError::impossible("a", "b"), 400, "invalid_request_error");
         check(&ApiError::unauthorized(), 401, "authentication_error");
         check(&ApiError::internal(), 500, "api_error");
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() {
+        let mut out = Vec::new();
+        push_error(&mut out, &ApiError::context_length_exceeded(9, None, 8), "r");
+        let body: Value = serde_json::from_slice(&out).expect("JSON");
+        let message = body["error"]["message"].as_str().expect("text");
+        assert!(message.starts_with("prompt is too long: the model's context is 8"), "{message}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::blocks;
 use super::body::MessagesBody;
-use super::tools;
+use super::tools::{self, MessageTools};
 use crate::conversation::{Content, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
@@ -71,24 +71,38 @@ fn check<'a>(
     let path = JsonPath::Field(notes, "thinking");
     let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
     let thinking = thinking.transpose()?.unwrap_or_default();
-    let checked = chat::check(chat_body(body, notes)?);
-    let mut request = checked.map_err(|error| error.renamed(&OWN_WORDS))?;
+    let tools = body.tools.take().map(|tools| tools::read(tools, notes)).transpose()?;
+    let tools = tools.unwrap_or_default();
+    let mut chat = chat_body(body, &tools, notes)?;
+    let MessageTools { definitions, deferred } = tools;
+    chat.tools = (!definitions.is_empty()).then_some(Json::Array(definitions));
+    let mut request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
     if let Input::Conversation(conversation) = &mut request.input {
         // An effort alone switches nothing on here.
         conversation.thinking = None;
+        if let Some(shown) = &mut conversation.tools {
+            let is_deferred = |tool: &Json<'_>| {
+                tools::function_name(tool).is_some_and(|name| deferred.iter().any(|it| it == name))
+            };
+            shown.retain(|tool| !is_deferred(tool));
+        }
     }
     thinking.apply(&mut request, true)?;
     Ok(request)
 }
 
-/// The body of the chat that asks for the same.
-fn chat_body<'a>(body: MessagesBody<'a>, notes: &FieldNotes) -> Result<Body<'a>, ApiError> {
+/// The body of the chat that asks for the same, without `tools`.
+fn chat_body<'a>(
+    body: MessagesBody<'a>,
+    tools: &MessageTools<'a>,
+    notes: &FieldNotes,
+) -> Result<Body<'a>, ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = body.system {
         messages.extend(system_message(system, notes)?);
     }
     let turns = body.messages.ok_or_else(|| ApiError::missing("messages"))?;
-    blocks::push_turns(turns, notes, &mut messages)?;
+    blocks::push_turns(turns, notes, tools, &mut messages)?;
     // A last message of the assistant is the beginning of the answer.
     let continues = messages.last().is_some_and(|last| {
         last.role == Role::Assistant && last.extra.iter().all(|(name, _)| name != "tool_calls")
@@ -110,7 +124,6 @@ fn chat_body<'a>(body: MessagesBody<'a>, notes: &FieldNotes) -> Result<Body<'a>,
         stream: body.stream,
         cache_salt: body.cache_salt,
         nvext: body.nvext,
-        tools: body.tools.map(|tools| tools::definitions(tools, notes)).transpose()?,
         tool_choice: choice,
         parallel_tool_calls: parallel,
         chat_template_kwargs: body.chat_template_kwargs,

@@ -59,6 +59,36 @@ fn a_conversation_with_tools_becomes_a_chat() {
 }
 
 #[test]
+fn a_deferred_tool_is_shown_where_a_result_refers_to_it() {
+    let tool = |name: &str, more: &str| {
+        format!(r#"{{"name":"{name}","input_schema":{{"type":"object"}}{more}}}"#)
+    };
+    let deferred = r#","defer_loading":true"#;
+    let members = |more: &str| {
+        format!(
+            r#","tools":[{},{},{}],"messages":[{{"role":"user","content":[{{"type":"tool_result",
+            "tool_use_id":"i","content":[{{"type":"tool_reference","tool_name":"b"}},
+            {{"type":"tool_reference","tool_name":"c"}}]}}]}}]"#,
+            tool("a", more),
+            tool("b", deferred),
+            tool("c", more)
+        )
+    };
+    let found = conversation(&members(""));
+    let shown = |conversation: &Conversation<'_>| -> Vec<String> {
+        let names = conversation.tools.iter().flatten().filter_map(tools::function_name);
+        names.map(str::to_owned).collect()
+    };
+    assert_eq!(shown(&found), ["a", "c"]);
+    let definition =
+        r#"{"type":"function","function":{"name":"b","parameters":{"type":"object"}}}"#;
+    assert_eq!(messages(&members(""))[0]["content"], json!([definition, "c"]));
+    let functions = read_members(&members("")).expect("a request").tools.expect("tools").functions;
+    assert_eq!(functions.len(), 3, "the model may call it");
+    assert_eq!(shown(&conversation(&members(deferred))), ["a", "b", "c"], "nothing is left");
+}
+
+#[test]
 fn the_changing_line_of_claude_code_is_no_part_of_the_prompt() {
     let with = |system: &str| {
         messages(&format!(r#","system":{system},"messages":[{{"role":"user","content":"a"}}]"#))

@@ -4,18 +4,49 @@ use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
 use crate::tree::{JsonPath, Members, object};
+use std::borrow::Cow;
 
-/// Definitions of tools, as a chat has them.
+/// The tools of a request.
+#[derive(Default)]
+pub(super) struct MessageTools<'a> {
+    /// Definitions, as a chat has them.
+    pub(super) definitions: Vec<Json<'a>>,
+    /// Names of tools that the prompt has only where a result refers to them, so that a tool that is
+    /// loaded late leaves the prefix as it was.
+    pub(super) deferred: Vec<Cow<'a, str>>,
+}
+
+impl<'a> MessageTools<'a> {
+    /// Text that stands for a reference to a tool: its definition where the prompt has none.
+    pub(super) fn reference(&self, name: Cow<'a, str>) -> Cow<'a, str> {
+        let is_it = |definition: &&Json<'_>| function_name(definition) == Some(&name);
+        match self.definitions.iter().find(is_it).filter(|_| self.deferred.contains(&name)) {
+            Some(definition) => {
+                let text = serde_json::to_string(definition);
+                text.expect("JSON that was read can be written").into()
+            }
+            None => name,
+        }
+    }
+}
+
+/// The name of a function's definition.
+pub(super) fn function_name<'d>(definition: &'d Json<'_>) -> Option<&'d str> {
+    definition.get("function")?.get("name")?.as_str()
+}
+
+/// Reads `tools`.
 ///
 /// # Errors
 ///
 /// 400 for a tool that Anthropic's servers run themselves, and for one without a schema.
-pub(super) fn definitions<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<Json<'a>, ApiError> {
+pub(super) fn read<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<MessageTools<'a>, ApiError> {
     let path = JsonPath::Field(notes, "tools");
     let tools = match tools {
         Json::Array(tools) => tools,
         other => return Err(path.mistyped("a list", &other)),
     };
+    let mut deferred = Vec::new();
     let definitions = tools.into_iter().enumerate().map(|(at, tool)| {
         let path = JsonPath::Item(&path, at);
         let mut tool = Members::of(tool, path)?;
@@ -25,6 +56,9 @@ pub(super) fn definitions<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<Jso
             let fault = format!("is {kind:?}, a tool that only its provider's servers run");
             return Err(JsonPath::Member(&path, "type").unsupported(fault));
         }
+        if tool.flag("defer_loading")? == Some(true) {
+            deferred.push(name.clone());
+        }
         let mut function = vec![("name".into(), Json::Str(name))];
         if let Some(about) = tool.text("description")? {
             function.push(("description".into(), Json::Str(about)));
@@ -33,16 +67,20 @@ pub(super) fn definitions<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<Jso
         if let Some(strict) = tool.flag("strict")? {
             function.push(("strict".into(), Json::Bool(strict)));
         }
-        // How a tool is cached, loaded and streamed changes no answer here.
-        for hint in ["defer_loading", "eager_input_streaming", "input_examples", "allowed_callers"]
-        {
+        // How a tool is cached and streamed changes no answer here.
+        for hint in ["eager_input_streaming", "input_examples", "allowed_callers"] {
             tool.ignore(hint);
         }
         tool.refuse_rest()?;
         let function = Json::Object(function);
         Ok(object([("type", Json::Str("function".into())), ("function", function)]))
     });
-    Ok(Json::Array(definitions.collect::<Result<_, _>>()?))
+    let definitions = definitions.collect::<Result<Vec<_>, _>>()?;
+    // Where all are deferred nothing could refer to any.
+    if deferred.len() == definitions.len() {
+        deferred.clear();
+    }
+    Ok(MessageTools { definitions, deferred })
 }
 
 /// The choice among tools.

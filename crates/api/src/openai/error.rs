@@ -32,6 +32,8 @@ pub struct ApiError {
     pub allow: Option<&'static str>,
 }
 
+/// Code of a prompt that does not fit the context.
+const TOO_LONG: &str = "context_length_exceeded";
 const INVALID_REQUEST: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
@@ -111,6 +113,11 @@ impl ApiError {
         Self::bad_request(message).with_code("invalid_json")
     }
 
+    /// Whether a prompt, alone or with its answer, is longer than the model's context.
+    pub fn is_too_long(&self) -> bool {
+        self.code == Some(TOO_LONG)
+    }
+
     /// 400: prompt and answer do not fit the model's context, all in tokens.
     pub fn context_length_exceeded(prompt: usize, max_tokens: Option<u32>, context: usize) -> Self {
         let wanted = match max_tokens {
@@ -120,7 +127,7 @@ impl ApiError {
         Self::bad_request(format!(
             "the model's context is {context} tokens; the request has {wanted}"
         ))
-        .with_code("context_length_exceeded")
+        .with_code(TOO_LONG)
     }
 
     /// 400: what arrived is not an HTTP request.
