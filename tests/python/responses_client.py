@@ -3,6 +3,7 @@
 Ends with status 0 when every check holds; an assertion says which one did not.
 """
 
+import json
 import sys
 import time
 
@@ -123,6 +124,31 @@ def functions_and_their_outputs_are_understood():
     assert answer.tools[0].name == "weather" and answer.output
 
 
+def custom_tools_and_namespaces_keep_their_form():
+    schema = {"type": "object", "properties": {"n": {"enum": [12]}}, "required": ["n"], "additionalProperties": False}
+    spawn = {"type": "function", "name": "spawn", "description": "d", "parameters": schema, "strict": True}
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "[ab]{3}"}
+    tools = [{"type": "custom", "name": "patch", "description": "d", "format": grammar},
+             {"type": "namespace", "name": "team", "description": "d", "tools": [spawn]}]
+    forced = {"tools": tools, "parallel_tool_calls": False, "max_output_tokens": 100, "temperature": 1}
+    custom = {"type": "custom", "name": "patch"}
+    with client.responses.stream(model=model, input=question, tool_choice=custom, **forced) as stream:
+        events = list(stream)
+        answer = stream.get_final_response()
+    call = answer.output[0]
+    assert call.type == "custom_tool_call" and call.name == "patch" and len(call.input) == 3, answer.output
+    assert set(call.input) <= set("ab"), call.input
+    pieces = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(pieces) == call.input, events
+    namespaced = ask(tool_choice={"type": "function", "name": "spawn", "namespace": "team"}, **forced).output[0]
+    assert (namespaced.type, namespaced.namespace, namespaced.name) == ("function_call", "team", "spawn"), namespaced
+    assert json.loads(namespaced.arguments) == {"n": 12}, namespaced
+    items = [{"role": "user", "content": question}]
+    for made, kind in ((call, "custom_tool_call_output"), (namespaced, "function_call_output")):
+        items += [made.to_dict(), {"type": kind, "call_id": made.call_id, "output": "Done."}]
+    assert ask(input=items, tools=tools).output_text
+
+
 def a_prompt_that_is_too_long_is_cut_or_refused():
     turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 200} for n in range(41)]
     error = raised(openai.BadRequestError, lambda: ask(input=turns))
@@ -149,6 +175,7 @@ for check in (
     whole_response, a_stream_adds_up_to_the_whole_response, a_response_is_kept_and_forgotten,
     a_response_continues_another, a_response_in_the_background_is_followed_and_cancelled,
     tokens_are_counted_exactly, functions_and_their_outputs_are_understood,
+    custom_tools_and_namespaces_keep_their_form,
     a_prompt_that_is_too_long_is_cut_or_refused, logprobs_are_included, errors,
 ):
     check()

@@ -4,9 +4,8 @@ use crate::anthropic::events::{AnswerLimit, MessageEvents, push_message};
 use crate::delta::{Delta, Identity, Usage};
 use crate::openai::ApiError;
 use crate::openai::response::{DONE, EventWriter, UsageMode, push_error_event, push_response};
-use crate::responses::ResponseEvents;
+use crate::responses::{RequestEcho, ResponseEvents};
 use stator_body::Api;
-use std::sync::Arc;
 
 /// Writes the events of one answer.
 #[derive(Clone, Debug)]
@@ -28,8 +27,8 @@ pub struct AnswerForm {
     pub usage: UsageMode,
     /// The bound on the prompt and its answer.
     pub limit: AnswerLimit,
-    /// Members of a response that repeat its request.
-    pub echo: Option<Arc<[u8]>>,
+    /// Parts of its request that a response repeats or depends on.
+    pub echo: Option<RequestEcho>,
     /// Tells the seconds since 1970.
     pub now: fn() -> u64,
 }

@@ -160,8 +160,13 @@ fn definitions(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiErro
 fn check_definition(tool: &Json<'_>, path: &str) -> Result<(), ApiError> {
     let fault =
         |field: &str, message: String| Err(ApiError::invalid(&format!("{path}{field}"), message));
-    if tool.get("type").and_then(Json::as_str) != Some("function") {
-        return fault(".type", format!("{path}.type must be \"function\""));
+    match tool.get("type").and_then(Json::as_str) {
+        Some("function") => {}
+        Some("custom") => {
+            let message = "custom tools are supported under /v1/responses, chats take functions";
+            return fault(".type", format!("{path}.type is \"custom\": {message}"));
+        }
+        _ => return fault(".type", format!("{path}.type must be \"function\"")),
     }
     let function = tool.get("function");
     match function.and_then(|function| function.get("name")).and_then(Json::as_str) {
@@ -244,5 +249,6 @@ mod tests {
             r#""tools":[{"type":"function","function":{"name":"f","parameters":[]}}]"#,
             "tools[0].function.parameters",
         );
+        refused(r#""tools":[{"type":"custom","custom":{"name":"f"}}]"#, "tools[0].type");
     }
 }

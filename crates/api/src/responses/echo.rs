@@ -1,9 +1,20 @@
 //! Members of a response that repeat its request.
 
 use super::body::ResponsesBody;
+use super::call_form::CallForms;
 use crate::json::{Json, Text};
 use crate::openai::escape::{push_int, push_json_str};
 use std::io::Write as _;
+use std::sync::Arc;
+
+/// Parts of a request that its response repeats or depends on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestEcho {
+    /// Members of the response, each behind a comma.
+    pub(super) members: Arc<[u8]>,
+    /// Forms of calls that are no plain functions'.
+    pub(super) calls: Arc<CallForms>,
+}
 
 /// The members, each behind a comma, so that they may end an object.
 pub(super) fn members(body: &ResponsesBody<'_>, store: bool) -> Vec<u8> {
@@ -91,11 +102,10 @@ fn tools(out: &mut Vec<u8>, tools: Option<&Json<'_>>) {
         if at > 0 {
             out.push(b',');
         }
-        let start = out.len();
         push_json(out, tool);
-        let is_object = out.len() > start + 2 && out.ends_with(b"}");
+        let is_function = tool.get("type").and_then(Json::as_str) == Some("function");
         for member in ["strict", "parameters"] {
-            if is_object && tool.get(member).is_none() {
+            if is_function && tool.get(member).is_none() {
                 out.pop();
                 name(out, member);
                 out.extend_from_slice(b"null}");

@@ -3,7 +3,9 @@
 //! Source: the stream events of the Responses API, and the order that the accumulator of the Python
 //! client `openai` 3.52.0 demands.
 
-use super::ledger::{ItemContent, OutputItem, push_items, push_logprobs, push_place};
+use super::call_form::{CallForm, custom_input};
+use super::echo::RequestEcho;
+use super::ledger::{ItemContent, OutputItem, push_items, push_logprobs, push_place, push_text};
 use crate::delta::{Delta, FinishReason, Identity, Usage};
 use crate::openai::ApiError;
 use crate::openai::escape::{push_int, push_json_str};
@@ -28,7 +30,7 @@ pub struct ResponseEvents {
     /// The response's id without its prefix.
     id: Box<str>,
     created: u64,
-    echo: Arc<[u8]>,
+    echo: RequestEcho,
     items: Vec<OutputItem>,
     /// Whether the last item is still written.
     is_open: bool,
@@ -43,7 +45,7 @@ pub struct ResponseEvents {
 
 impl ResponseEvents {
     /// Prepares a response that nobody works on yet; `now` tells the seconds since 1970.
-    pub fn new(identity: &Identity<'_>, echo: Arc<[u8]>, now: fn() -> u64) -> Self {
+    pub fn new(identity: &Identity<'_>, echo: RequestEcho, now: fn() -> u64) -> Self {
         Self {
             id: identity.id.into(),
             created: identity.created,
@@ -106,7 +108,8 @@ impl ResponseEvents {
         }
         for call in delta.tool_calls {
             let is_it = |content: &ItemContent| matches!(content, ItemContent::Call { index, .. } if *index == call.index);
-            self.enter(out, is_it, || OutputItem::call(call));
+            let calls = self.echo.calls.clone();
+            self.enter(out, is_it, || OutputItem::call(call, &calls));
             if !call.arguments.is_empty() {
                 let name = "response.function_call_arguments.delta";
                 self.piece(out, name, call.arguments, None);
@@ -178,7 +181,7 @@ impl ResponseEvents {
             Some(usage) => push_usage(out, usage),
             None => out.extend_from_slice(b"null"),
         }
-        out.extend_from_slice(&self.echo);
+        out.extend_from_slice(&self.echo.members);
         out.push(b'}');
     }
 
@@ -260,6 +263,11 @@ impl ResponseEvents {
     fn piece(&mut self, out: &mut Vec<u8>, name: &str, piece: &str, logprobs: Option<Vec<u8>>) {
         let Some(at) = self.items.len().checked_sub(1) else { return };
         match &mut self.items[at].content {
+            ItemContent::Call { arguments, form: Some(CallForm::Custom), .. } => {
+                // The input is known when its JSON is whole.
+                arguments.push_str(piece);
+                return;
+            }
             ItemContent::Reasoning(text) | ItemContent::Call { arguments: text, .. } => {
                 text.push_str(piece);
             }
@@ -293,33 +301,24 @@ impl ResponseEvents {
         }
         let Some(at) = self.items.len().checked_sub(1) else { return };
         self.items[at].status = status;
-        let (done, member) = match &self.items[at].content {
-            ItemContent::Reasoning(_) => ("response.reasoning_text.done", "text"),
-            ItemContent::Message { .. } => ("response.output_text.done", "text"),
-            ItemContent::Call { .. } => ("response.function_call_arguments.done", "arguments"),
+        let (done, has_part) = match &self.items[at].content {
+            ItemContent::Reasoning(_) => ("response.reasoning_text.done", true),
+            ItemContent::Message { .. } => ("response.output_text.done", true),
+            ItemContent::Call { form: Some(CallForm::Custom), arguments, .. } => {
+                let input = custom_input(arguments).into_owned();
+                self.event(out, "response.custom_tool_call_input.delta", |out, items| {
+                    push_place(out, &items[at], at, false);
+                    push_text(out, "delta", &input);
+                });
+                ("response.custom_tool_call_input.done", false)
+            }
+            ItemContent::Call { .. } => ("response.function_call_arguments.done", false),
         };
         self.event(out, done, |out, items| {
-            let item = &items[at];
-            push_place(out, item, at, member == "text");
-            out.push(b',');
-            push_json_str(out, member);
-            out.push(b':');
-            match &item.content {
-                ItemContent::Reasoning(text) => push_json_str(out, text),
-                ItemContent::Message { text, logprobs } => {
-                    push_json_str(out, text);
-                    out.extend_from_slice(b",\"logprobs\":[");
-                    out.extend_from_slice(logprobs);
-                    out.push(b']');
-                }
-                ItemContent::Call { arguments, name, .. } => {
-                    push_json_str(out, arguments);
-                    out.extend_from_slice(b",\"name\":");
-                    push_json_str(out, name);
-                }
-            }
+            push_place(out, &items[at], at, has_part);
+            items[at].push_whole(out);
         });
-        if member == "text" {
+        if has_part {
             self.event(out, "response.content_part.done", |out, items| {
                 push_place(out, &items[at], at, true);
                 out.extend_from_slice(b",\"part\":");

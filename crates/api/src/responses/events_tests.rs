@@ -1,3 +1,4 @@
+use super::super::call_form::CallForms;
 use super::*;
 use crate::delta::{ToolCallDelta, ToolCallStart};
 use serde_json::{Value, json};
@@ -7,7 +8,8 @@ const USAGE: Usage =
     Usage { prompt_tokens: 9, completion_tokens: 3, reasoning_tokens: 2, cached_tokens: 4 };
 
 fn response() -> ResponseEvents {
-    ResponseEvents::new(&IDENTITY, b",\"model\":\"m\"".as_slice().into(), || 8)
+    let members = b",\"model\":\"m\"".as_slice().into();
+    ResponseEvents::new(&IDENTITY, RequestEcho { members, ..RequestEcho::default() }, || 8)
 }
 
 /// The data of events; names and numbers are checked.
@@ -124,4 +126,41 @@ fn a_fault_ends_with_a_failed_response() {
     let mut gone = self::response();
     gone.cancel();
     assert_eq!(object(&gone)["status"], "cancelled");
+}
+
+#[test]
+fn calls_have_the_form_of_their_tools() {
+    let mut forms = CallForms::default();
+    forms.push("patch", CallForm::Custom);
+    let (namespace, name) = ("team".to_owned(), "spawn".to_owned());
+    forms.push("team__spawn", CallForm::Namespaced { namespace, name });
+    let echo = RequestEcho { calls: Arc::new(forms), ..RequestEcho::default() };
+    let (mut response, mut out) = (ResponseEvents::new(&IDENTITY, echo, || 8), Vec::new());
+    response.begin(&mut out);
+    let start = |id, name| Some(ToolCallStart { id, name });
+    let calls = [
+        ToolCallDelta { index: 0, start: start("call_1", "patch"), arguments: "{\"input\": \"a" },
+        ToolCallDelta { index: 0, start: None, arguments: "\\nb\"}" },
+        ToolCallDelta { index: 1, start: start("call_2", "team__spawn"), arguments: "{}" },
+    ];
+    response.delta(&mut out, &Delta { tool_calls: &calls, ..Delta::default() });
+    response.end(&mut out, USAGE);
+    let events = records(&out);
+    let of = |name: &str| events.iter().filter(|event| event["type"] == name).collect::<Vec<_>>();
+    let inputs = of("response.custom_tool_call_input.delta");
+    assert_eq!((inputs.len(), &inputs[0]["delta"]), (1, &json!("a\nb")));
+    assert_eq!(of("response.custom_tool_call_input.done")[0]["input"], "a\nb");
+    let done = of("response.function_call_arguments.done");
+    assert_eq!((done.len(), &done[0]["name"]), (1, &json!("spawn")));
+    let items = &events.last().expect("events")["response"]["output"];
+    let custom = json!({"id": "ctc_r_0", "status": "completed", "type": "custom_tool_call",
+        "call_id": "call_1", "name": "patch", "input": "a\nb"});
+    let namespaced = json!({"id": "fc_r_1", "status": "completed", "type": "function_call",
+        "call_id": "call_2", "namespace": "team", "name": "spawn", "arguments": "{}"});
+    assert_eq!(*items, json!([custom, namespaced]));
+    let added = of("response.output_item.added");
+    assert_eq!(
+        (&added[0]["item"]["input"], &added[1]["item"]["name"]),
+        (&json!(""), &json!("spawn"))
+    );
 }

@@ -1,5 +1,6 @@
 //! Items of the Responses API, as messages of a chat.
 
+use super::call_form::{custom_arguments, joined};
 use crate::conversation::{Content, Message, Role};
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -42,8 +43,9 @@ impl<'a> ItemReader<'a> {
         match &*kind {
             "message" => self.message(&mut item)?,
             "reasoning" => self.reasoning(&mut item)?,
-            "function_call" => self.call(&mut item)?,
-            "function_call_output" => self.output(&mut item)?,
+            "function_call" => self.function_call(&mut item)?,
+            "custom_tool_call" => self.custom_call(&mut item)?,
+            "function_call_output" | "custom_tool_call_output" => self.output(&mut item)?,
             kind => {
                 let kind: String = kind.chars().take(40).collect();
                 let fault = format!("is an item of type {kind:?}, which is not supported here");
@@ -113,15 +115,33 @@ impl<'a> ItemReader<'a> {
         Ok(())
     }
 
-    fn call(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
-        let id = Json::Str(item.required_text("call_id")?);
-        let name = Json::Str(item.required_text("name")?);
-        let arguments = Json::Str(item.required_text("arguments")?);
-        let function = object([("name", name), ("arguments", arguments)]);
-        let kind = Json::Str("function".into());
-        let call = object([("id", id), ("type", kind), ("function", function)]);
-        self.turn.get_or_insert_default().calls.push(call);
+    fn function_call(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let id = item.required_text("call_id")?;
+        let mut name = item.required_text("name")?;
+        if let Some(namespace) = item.text("namespace")? {
+            name = joined(&namespace, &name).into();
+        }
+        let arguments = item.required_text("arguments")?;
+        for hint in ["async", "caller"] {
+            item.ignore(hint);
+        }
+        self.call(id, name, arguments);
         Ok(())
+    }
+
+    fn custom_call(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let id = item.required_text("call_id")?;
+        let name = item.required_text("name")?;
+        let input = item.required_text("input")?;
+        self.call(id, name, custom_arguments(input).into());
+        Ok(())
+    }
+
+    fn call(&mut self, id: Cow<'a, str>, name: Cow<'a, str>, arguments: Cow<'a, str>) {
+        let function = object([("name", Json::Str(name)), ("arguments", Json::Str(arguments))]);
+        let kind = Json::Str("function".into());
+        let call = object([("id", Json::Str(id)), ("type", kind), ("function", function)]);
+        self.turn.get_or_insert_default().calls.push(call);
     }
 
     fn output(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {

@@ -1,5 +1,6 @@
 //! The output items of one response: each has its id, its index and its content once.
 
+use super::call_form::{CallForm, CallForms, custom_input};
 use crate::delta::{Delta, ToolCallDelta};
 use crate::openai::escape::{push_int, push_json_str};
 use crate::openai::logprobs::push_chat_token;
@@ -17,16 +18,18 @@ pub(super) enum ItemContent {
         /// The logprobs, with commas between them.
         logprobs: Vec<u8>,
     },
-    /// A call of a function.
+    /// A call of a tool.
     Call {
         /// Number of the call in the answer.
         index: u32,
         /// The id under which the client reports the result.
         call_id: String,
-        /// The function.
+        /// The tool, by the name that the model knows.
         name: String,
         /// Text of JSON.
         arguments: String,
+        /// The form in which the client gets the call; none for that of a plain function.
+        form: Option<CallForm>,
     },
 }
 
@@ -45,19 +48,21 @@ impl OutputItem {
         let prefix = match &content {
             ItemContent::Reasoning(_) => "rs",
             ItemContent::Message { .. } => "msg",
+            ItemContent::Call { form: Some(CallForm::Custom), .. } => "ctc",
             ItemContent::Call { .. } => "fc",
         };
         Self { id: format!("{prefix}_{response}_{at}"), content, status: "in_progress" }
     }
 
     /// The content of a new call.
-    pub(super) fn call(call: &ToolCallDelta<'_>) -> ItemContent {
+    pub(super) fn call(call: &ToolCallDelta<'_>, forms: &CallForms) -> ItemContent {
         let (id, name) = call.start.map_or(("", ""), |start| (start.id, start.name));
         ItemContent::Call {
             index: call.index,
             call_id: id.to_owned(),
             name: name.to_owned(),
             arguments: String::new(),
+            form: forms.find(name).cloned(),
         }
     }
 
@@ -84,14 +89,44 @@ impl OutputItem {
                 }
                 out.extend_from_slice(b"]}");
             }
-            ItemContent::Call { call_id, name, arguments, .. } => {
-                out.extend_from_slice(b",\"type\":\"function_call\",\"call_id\":");
-                push_json_str(out, call_id);
-                out.extend_from_slice(b",\"name\":");
-                push_json_str(out, name);
-                out.extend_from_slice(b",\"arguments\":");
-                push_json_str(out, arguments);
+            ItemContent::Call { call_id, name, arguments, form, .. } => {
+                let is_custom = *form == Some(CallForm::Custom);
+                push_text(
+                    out,
+                    "type",
+                    if is_custom { "custom_tool_call" } else { "function_call" },
+                );
+                push_text(out, "call_id", call_id);
+                if let Some(CallForm::Namespaced { namespace, .. }) = form {
+                    push_text(out, "namespace", namespace);
+                }
+                push_text(out, "name", own_name(name, form.as_ref()));
+                match is_custom {
+                    true if is_new => push_text(out, "input", ""),
+                    true => push_text(out, "input", &custom_input(arguments)),
+                    false => push_text(out, "arguments", arguments),
+                }
                 out.push(b'}');
+            }
+        }
+    }
+
+    /// Appends the members of the event that ends the item's content.
+    pub(super) fn push_whole(&self, out: &mut Vec<u8>) {
+        match &self.content {
+            ItemContent::Reasoning(text) => push_text(out, "text", text),
+            ItemContent::Message { text, logprobs } => {
+                push_text(out, "text", text);
+                out.extend_from_slice(b",\"logprobs\":[");
+                out.extend_from_slice(logprobs);
+                out.push(b']');
+            }
+            ItemContent::Call { arguments, form: Some(CallForm::Custom), .. } => {
+                push_text(out, "input", &custom_input(arguments));
+            }
+            ItemContent::Call { arguments, name, form, .. } => {
+                push_text(out, "arguments", arguments);
+                push_text(out, "name", own_name(name, form.as_ref()));
             }
         }
     }
@@ -114,6 +149,22 @@ impl OutputItem {
             ItemContent::Call { .. } => {}
         }
     }
+}
+
+/// The name of a tool as its client knows it.
+fn own_name<'n>(name: &'n str, form: Option<&'n CallForm>) -> &'n str {
+    match form {
+        Some(CallForm::Namespaced { name, .. }) => name,
+        _ => name,
+    }
+}
+
+/// Appends a member behind a comma.
+pub(super) fn push_text(out: &mut Vec<u8>, member: &str, text: &str) {
+    out.push(b',');
+    push_json_str(out, member);
+    out.push(b':');
+    push_json_str(out, text);
 }
 
 /// Appends the logprobs of a delta as JSON objects with commas between them.

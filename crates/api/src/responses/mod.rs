@@ -7,6 +7,7 @@
 //! Start reading at [`request`], then [`events`].
 
 pub mod body;
+mod call_form;
 mod echo;
 pub mod events;
 mod items;
@@ -14,5 +15,6 @@ mod ledger;
 pub mod request;
 mod tools;
 
+pub use echo::RequestEcho;
 pub use events::ResponseEvents;
 pub use request::{ResponseForm, check, parse};

@@ -1,7 +1,7 @@
 //! Requests of the Responses API, read as chats.
 
 use super::body::{ResponseStreamOptions, ResponsesBody};
-use super::echo;
+use super::echo::{self, RequestEcho};
 use super::items::ItemReader;
 use super::tools;
 use crate::field_notes::FieldNotes;
@@ -40,8 +40,8 @@ pub struct CheckedResponse<'a> {
 /// Parts of a request that shape its response and its stay in the store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResponseForm {
-    /// Members of the response that repeat the request, each behind a comma.
-    pub echo: Arc<[u8]>,
+    /// Parts of the request that the response repeats or depends on.
+    pub echo: RequestEcho,
     /// The request's own items as JSON objects with ids, in order.
     pub input: Vec<Arc<str>>,
     /// Whether the response is kept.
@@ -107,7 +107,7 @@ pub fn check<'a>(
             return Err(ApiError::invalid("truncation", message));
         }
     };
-    let echo = echo::members(&body, store).into();
+    let members = echo::members(&body, store).into();
     let instructions = body.instructions.take().map(|text| text.0);
     let mut reader = ItemReader::new(instructions);
     for item in history {
@@ -121,7 +121,10 @@ pub fn check<'a>(
         input.push(kept(&item, place.id, at));
         reader.take(item, JsonPath::Item(&path, at))?;
     }
-    let chat = chat_body(body, reader, notes)?;
+    let tools = body.tools.take().map(|tools| tools::read(tools, notes)).transpose()?;
+    let (tools, calls) = tools.map(|it| (it.definitions, it.forms)).unzip();
+    let echo = RequestEcho { members, calls: Arc::new(calls.unwrap_or_default()) };
+    let chat = Body { tools, ..chat_body(body, reader, notes)? };
     let request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
     Ok(CheckedResponse {
         request,
@@ -206,7 +209,6 @@ fn chat_body<'a>(
     let effort = body.reasoning.as_ref().map(|it| tools::effort(it, notes)).transpose()?;
     let format = body.text.as_ref().map(|it| tools::format(it, notes)).transpose()?;
     let choice = body.tool_choice.as_ref().map(|it| tools::choice(it, notes)).transpose()?;
-    let tools = body.tools.as_ref().map(|it| tools::definitions(it, notes)).transpose()?;
     Ok(Body {
         model: body.model,
         messages: Some(messages),
@@ -222,7 +224,6 @@ fn chat_body<'a>(
         logprobs: wants_logprobs.then_some(FlagOrCount::Flag(true)),
         top_logprobs: body.top_logprobs,
         ignore_eos: body.ignore_eos,
-        tools,
         tool_choice: choice,
         parallel_tool_calls: body.parallel_tool_calls,
         response_format: format.flatten(),

@@ -95,7 +95,7 @@ fn options_are_those_of_a_chat_and_are_repeated() {
     assert!(request.options.stream && request.options.sampling.guide.is_some());
     assert!(request.tools.is_some_and(|tools| tools.is_forced()));
     assert!(form.truncates && !form.store && !form.background);
-    let echo = format!("{{\"a\":0{}}}", String::from_utf8_lossy(&form.echo));
+    let echo = format!("{{\"a\":0{}}}", String::from_utf8_lossy(&form.echo.members));
     let echo: Value = serde_json::from_str(&echo).expect("JSON");
     assert_eq!(echo["tools"][0]["strict"], Value::Null);
     assert_eq!(echo["temperature"], json!(0.0));
@@ -123,6 +123,17 @@ fn a_fault_is_named_in_the_words_of_the_api() {
         ),
         (r#","input":"a","conversation":"c""#, "conversation", "conversation is not supported"),
         (r#","input":"a","tools":[{"type":"web_search"}]"#, "tools[0].type", "web_search"),
+        (
+            r#","input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar",
+                "syntax":"lark","definition":"start: x"}}]"#,
+            "tools[0].format.syntax",
+            "\"lark\"",
+        ),
+        (
+            r#","input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}]"#,
+            "tools[0].tools[0].type",
+            "functions only",
+        ),
         (r#","input":"a","truncation":"some""#, "truncation", "\"some\""),
         (r#","input":"a","background":true,"store":false"#, "background", "needs store"),
         (
@@ -136,4 +147,37 @@ fn a_fault_is_named_in_the_words_of_the_api() {
         assert_eq!(error.param.as_deref(), Some(param), "{members}: {error}");
         assert!(error.message.contains(message), "{members}: {error}");
     }
+}
+
+#[test]
+fn custom_tools_and_namespaces_are_functions_to_the_model() {
+    let checked = read(
+        r#","input":[{"role":"user","content":"a"},
+        {"type":"custom_tool_call","call_id":"c","name":"patch","input":"x\ny"},
+        {"type":"custom_tool_call_output","call_id":"c","output":"o"},
+        {"type":"function_call","call_id":"d","namespace":"team","name":"spawn","arguments":"{}"},
+        {"type":"function_call_output","call_id":"d","output":"p"}],
+        "tools":[{"type":"namespace","name":"team","description":"d",
+            "tools":[{"type":"function","name":"spawn","parameters":{"type":"object"}}]},
+        {"type":"custom","name":"patch","format":{"type":"grammar","syntax":"regex",
+            "definition":"a+"}}],
+        "tool_choice":{"type":"custom","name":"patch"}"#,
+    );
+    let checked = checked.expect("a request");
+    let messages = messages(&checked);
+    let called = |at: usize| &messages[at]["tool_calls"][0]["function"];
+    assert_eq!(*called(1), json!({"name": "patch", "arguments": r#"{"input":"x\ny"}"#}));
+    assert_eq!(*called(3), json!({"name": "team__spawn", "arguments": "{}"}));
+    assert_eq!(messages[2], json!({"role": "tool", "content": "o", "tool_call_id": "c"}));
+    let tools = checked.request.tools.expect("tools");
+    assert_eq!(tools.choice, crate::ToolChoice::Named("patch".into()));
+    let [spawn, patch] = &tools.functions[..] else { panic!("two functions") };
+    assert_eq!((&*spawn.name, spawn.strict), ("team__spawn", false));
+    assert_eq!((&*patch.name, patch.strict), ("patch", true));
+    let input = patch.parameters.as_ref().and_then(|it| it.get("properties")?.get("input"));
+    let pattern = input.and_then(|input| input.get("pattern")).and_then(Json::as_str);
+    assert_eq!(pattern, Some("^(?:a+)$"));
+    let echo = format!("{{\"a\":0{}}}", String::from_utf8_lossy(&checked.form.echo.members));
+    let echo: Value = serde_json::from_str(&echo).expect("JSON");
+    assert_eq!(echo["tools"][1].get("parameters"), None, "a custom tool has none");
 }

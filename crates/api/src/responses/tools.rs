@@ -1,5 +1,6 @@
 //! Tools, the choice among them and the form of answers, in the shape of a chat's.
 
+use super::call_form::{CallForm, CallForms, custom_parameters, joined};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -7,38 +8,151 @@ use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
 
 const FUNCTION: &str = "function";
+const CUSTOM: &str = "custom";
 
-/// Definitions of functions, as a chat has them.
+/// The tools of a request.
+pub(super) struct ResponseTools<'a> {
+    /// Definitions of functions, as a chat has them.
+    pub(super) definitions: Json<'a>,
+    /// Forms in which the client gets the calls of its other tools.
+    pub(super) forms: CallForms,
+}
+
+/// Reads `tools`. A function of a namespace and a custom tool become functions of a chat.
 ///
 /// # Errors
 ///
 /// 400 for a tool that OpenAI's servers run themselves.
-pub(super) fn definitions<'a>(tools: &Json<'a>, notes: &FieldNotes) -> Result<Json<'a>, ApiError> {
+pub(super) fn read<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<ResponseTools<'a>, ApiError> {
     let path = JsonPath::Field(notes, "tools");
-    let tools = match tools {
-        Json::Array(tools) => tools,
-        other => return Err(path.mistyped("a list", other)),
-    };
-    let definitions = tools.iter().enumerate().map(|(at, tool)| {
+    let mut reader = ToolReader { definitions: Vec::new(), forms: CallForms::default() };
+    for (at, tool) in list(tools, path)?.into_iter().enumerate() {
         let path = JsonPath::Item(&path, at);
-        let mut tool = Members::of(tool.clone(), path)?;
-        let kind = tool.required_text("type")?;
-        if kind != FUNCTION {
-            let kind: String = kind.chars().take(40).collect();
-            let fault = format!("is {kind:?}, only functions are supported");
-            return Err(JsonPath::Member(&path, "type").unsupported(fault));
+        let mut tool = Members::of(tool, path)?;
+        match &*tool.required_text("type")? {
+            FUNCTION => reader.function(&mut tool, None)?,
+            CUSTOM => reader.custom(&mut tool)?,
+            "namespace" => reader.namespace(&mut tool)?,
+            kind => return Err(foreign(&path, kind)),
         }
-        let mut function = vec![("name".into(), Json::Str(tool.required_text("name")?))];
+        tool.refuse_rest()?;
+    }
+    let ToolReader { definitions, forms } = reader;
+    Ok(ResponseTools { definitions: Json::Array(definitions), forms })
+}
+
+fn list<'a>(tools: Json<'a>, path: JsonPath<'_>) -> Result<Vec<Json<'a>>, ApiError> {
+    match tools {
+        Json::Array(tools) => Ok(tools),
+        other => Err(path.mistyped("a list", &other)),
+    }
+}
+
+/// 400 for a tool that is none of a client's own.
+fn foreign(path: &JsonPath<'_>, kind: &str) -> ApiError {
+    let kind: String = kind.chars().take(40).collect();
+    let fault = format!(
+        "is {kind:?}, only functions, custom tools and namespaces of functions are supported"
+    );
+    JsonPath::Member(path, "type").unsupported(fault)
+}
+
+/// Tools that were read so far.
+struct ToolReader<'a> {
+    definitions: Vec<Json<'a>>,
+    forms: CallForms,
+}
+
+impl<'a> ToolReader<'a> {
+    fn function(
+        &mut self,
+        tool: &mut Members<'a, '_>,
+        namespace: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let mut name = tool.required_text("name")?;
+        if let Some(namespace) = namespace {
+            let whole = joined(namespace, &name);
+            let (namespace, name_in_it) = (namespace.to_owned(), name.into_owned());
+            self.forms.push(&whole, CallForm::Namespaced { namespace, name: name_in_it });
+            name = whole.into();
+        }
+        let mut function = vec![("name".into(), Json::Str(name))];
         for name in ["description", "parameters", "strict"] {
             function.extend(tool.take(name).map(|value| (name.into(), value)));
         }
         for hint in ["defer_loading", "output_schema", "async"] {
             tool.ignore(hint);
         }
-        tool.refuse_rest()?;
-        Ok(named(Json::Object(function)))
-    });
-    Ok(Json::Array(definitions.collect::<Result<_, _>>()?))
+        self.definitions.push(named(Json::Object(function)));
+        Ok(())
+    }
+
+    /// The functions of a namespace. A chat has no place for what is said of the namespace itself.
+    fn namespace(&mut self, tool: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let path = *tool.path();
+        let namespace = tool.required_text("name")?;
+        tool.ignore("description");
+        let tools = tool.required("tools")?;
+        let path = JsonPath::Member(&path, "tools");
+        for (at, tool) in list(tools, path)?.into_iter().enumerate() {
+            let path = JsonPath::Item(&path, at);
+            let mut tool = Members::of(tool, path)?;
+            match &*tool.required_text("type")? {
+                FUNCTION => self.function(&mut tool, Some(&namespace))?,
+                kind => {
+                    let fault = format!("is {kind:.40?}, a namespace has functions only");
+                    return Err(JsonPath::Member(&path, "type").unsupported(fault));
+                }
+            }
+            tool.refuse_rest()?;
+        }
+        Ok(())
+    }
+
+    /// A custom tool, the input of which is text: a function of one string.
+    fn custom(&mut self, tool: &mut Members<'a, '_>) -> Result<(), ApiError> {
+        let path = *tool.path();
+        let name = tool.required_text("name")?;
+        self.forms.push(&name, CallForm::Custom);
+        let mut function = vec![("name".into(), Json::Str(name))];
+        function.extend(tool.take("description").map(|text| ("description".into(), text)));
+        let regex = match tool.take("format") {
+            None => None,
+            Some(format) => input_regex(format, JsonPath::Member(&path, "format"))?,
+        };
+        // An input of a certain form is held to it.
+        let strict = regex.is_some();
+        function.push(("parameters".into(), custom_parameters(regex)));
+        function.push(("strict".into(), Json::Bool(strict)));
+        tool.ignore("defer_loading");
+        self.definitions.push(named(Json::Object(function)));
+        Ok(())
+    }
+}
+
+/// The regular expression of a custom tool's input, if it has one.
+fn input_regex<'a>(format: Json<'a>, path: JsonPath<'_>) -> Result<Option<Cow<'a, str>>, ApiError> {
+    let mut format = Members::of(format, path)?;
+    let regex = match &*format.required_text("type")? {
+        "text" => None,
+        "grammar" => {
+            let definition = format.required_text("definition")?;
+            match &*format.required_text("syntax")? {
+                "regex" => Some(definition),
+                syntax => {
+                    let fault =
+                        format!("is {syntax:.40?}, only \"regex\" is supported for custom tools");
+                    return Err(JsonPath::Member(&path, "syntax").unsupported(fault));
+                }
+            }
+        }
+        kind => {
+            let fault = format!("is {kind:.40?}, it must be \"text\" or \"grammar\"");
+            return Err(JsonPath::Member(&path, "type").invalid(fault));
+        }
+    };
+    format.refuse_rest()?;
+    Ok(regex)
 }
 
 /// `{"type":"function","function":…}`.
@@ -58,29 +172,39 @@ pub(super) fn choice<'a>(choice: &Json<'a>, notes: &FieldNotes) -> Result<Json<'
     }
     let mut choice = Members::of(choice.clone(), path)?;
     let chosen = match &*choice.required_text("type")? {
-        FUNCTION => named(object([("name", Json::Str(choice.required_text("name")?))])),
+        FUNCTION | CUSTOM => named(object([("name", chosen_name(&mut choice)?)])),
         "allowed_tools" => {
             let mode = Json::Str(choice.text("mode")?.unwrap_or("auto".into()));
-            let tools = match choice.required("tools")? {
-                Json::Array(tools) => tools,
-                other => return Err(JsonPath::Member(&path, "tools").mistyped("a list", &other)),
-            };
-            let tools = tools.into_iter().map(|tool| match tool.get("name") {
-                Some(name) => named(object([("name", name.clone())])),
-                None => tool,
+            let path = JsonPath::Member(&path, "tools");
+            let tools = list(choice.required("tools")?, path)?;
+            let tools = tools.into_iter().enumerate().map(|(at, tool)| {
+                let mut tool = Members::of(tool, JsonPath::Item(&path, at))?;
+                tool.take("type");
+                let name = chosen_name(&mut tool)?;
+                tool.refuse_rest()?;
+                Ok(named(object([("name", name)])))
             });
-            let allowed = object([("mode", mode), ("tools", Json::Array(tools.collect()))]);
+            let tools = Json::Array(tools.collect::<Result<_, ApiError>>()?);
+            let allowed = object([("mode", mode), ("tools", tools)]);
             let kind = Json::Str("allowed_tools".into());
             object([("type", kind), ("allowed_tools", allowed)])
         }
         kind => {
-            let kind: String = kind.chars().take(40).collect();
-            let fault = format!("is {kind:?}, only functions are supported");
+            let fault = format!("is {kind:.40?}, only functions and custom tools are supported");
             return Err(JsonPath::Member(&path, "type").unsupported(fault));
         }
     };
     choice.refuse_rest()?;
     Ok(chosen)
+}
+
+/// The name of a chosen tool, as the model knows it.
+fn chosen_name<'a>(choice: &mut Members<'a, '_>) -> Result<Json<'a>, ApiError> {
+    let name = choice.required_text("name")?;
+    Ok(Json::Str(match choice.text("namespace")? {
+        Some(namespace) => joined(&namespace, &name).into(),
+        None => name,
+    }))
 }
 
 /// Reads `text`: the form of the answer, as a chat's `response_format`.

@@ -200,7 +200,8 @@ impl ResponseRecord {
     #[cfg(test)]
     pub(crate) fn of_tests(space: PrefixSpace) -> Self {
         let identity = stator_api::delta::Identity { id: "r", created: 0, model: "m" };
-        let events = ResponseEvents::new(&identity, b"".as_slice().into(), || 0);
+        let events =
+            ResponseEvents::new(&identity, stator_api::responses::RequestEcho::default(), || 0);
         Self::new(&ResponseKeeping::of_tests(space, &[]), events)
     }
 }
