@@ -1,6 +1,7 @@
 //! Whatever a client sends is parsed or refused with a 4xx that is well-formed JSON.
 
 use stator_api::delta::Identity;
+use stator_api::kserve::json::{JsonCall, read_generate, read_infer};
 use stator_api::openai::ApiError;
 use stator_api::pooled::answer::answer;
 use stator_api::pooled::{self, PooledForm};
@@ -12,6 +13,7 @@ use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses}
 pub(crate) fn run(body: &[u8]) {
     check_response(body);
     check_pooled(body);
+    check_infer(body);
     for read in [
         |body: &[u8]| read_tokenize(body, &FieldNotes::default()).map(|_| ()),
         |body: &[u8]| read_detokenize(body, &FieldNotes::default()).map(|_| ()),
@@ -53,6 +55,21 @@ fn check_pooled(body: &[u8]) {
         match answer(&request.form, &identity, vec![vec![1.0, -2.0]; inputs], 1) {
             Ok(answer) => {
                 serde_json::from_slice::<serde_json::Value>(&answer).expect("an answer is JSON");
+            }
+            Err(error) => check(&error),
+        }
+    }
+}
+
+/// Tensors of bytes may follow the JSON, which ends with its last bracket here.
+fn check_infer(body: &[u8]) {
+    let json_bytes = body.iter().rposition(|byte| *byte == b'}').map(|at| at + 1);
+    for call in
+        [read_infer("m", body, None), read_infer("m", body, json_bytes), read_generate("m", body)]
+    {
+        match call {
+            Ok(JsonCall { call, .. }) => {
+                serde_json::from_slice::<serde_json::Value>(&call.body).expect("a body is JSON");
             }
             Err(error) => check(&error),
         }

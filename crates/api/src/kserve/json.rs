@@ -1,11 +1,16 @@
-//! The protocol as JSON, and Triton's flat form of it.
+//! The protocol as JSON, with tensors of bytes behind it, and Triton's flat form of it.
+//!
+//! Source: the binary tensor data extension of Triton's HTTP API.
 
-use super::tensor::{InferTensor, TensorValues};
+use super::tensor::{InferTensor, TensorValues, raw_text};
 use super::{INPUTS, InferCall, InferText, MODEL_VERSION, TEXT_OUTPUT};
 use crate::delta::Usage;
 use crate::openai::ApiError;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+
+/// The header that announces tensors of bytes behind the JSON: the bytes of the JSON.
+pub const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// A call, and the name that its client gave it.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,6 +19,26 @@ pub struct JsonCall {
     pub id: String,
     /// The call.
     pub call: InferCall,
+    /// Outputs that come as bytes behind the JSON.
+    binary: BinaryOutputs,
+}
+
+/// Choice of the outputs that come as bytes behind the JSON.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct BinaryOutputs {
+    /// Whether all do that say nothing themselves.
+    all: bool,
+    /// Outputs that say it themselves.
+    named: Vec<(String, bool)>,
+}
+
+/// An answer of `/infer`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct InferAnswer {
+    /// The JSON, and the tensors of bytes behind it.
+    pub body: Vec<u8>,
+    /// Bytes of the JSON where tensors follow.
+    pub json_bytes: Option<usize>,
 }
 
 /// Identity of an answer.
@@ -25,12 +50,22 @@ pub struct InferIdentity<'a> {
     pub id: &'a str,
 }
 
-/// Reads the body of `/v2/models/{model}/infer`.
+/// Reads the body of `/v2/models/{model}/infer`. `json_bytes` is the length of its JSON, where tensors
+/// of bytes follow.
 ///
 /// # Errors
 ///
 /// 400 with the member, tensor or parameter at fault.
-pub fn read_infer(model: &str, body: &[u8]) -> Result<JsonCall, ApiError> {
+pub fn read_infer(
+    model: &str,
+    body: &[u8],
+    json_bytes: Option<usize>,
+) -> Result<JsonCall, ApiError> {
+    let (body, mut tail) =
+        body.split_at_checked(json_bytes.unwrap_or(body.len())).ok_or_else(|| {
+            let message = format!("it is longer than the body, which has {} bytes", body.len());
+            ApiError::invalid(JSON_LENGTH, message)
+        })?;
     let mut call = object(body)?;
     let inputs = match call.remove("inputs") {
         Some(Value::Array(inputs)) => inputs,
@@ -40,19 +75,27 @@ pub fn read_infer(model: &str, body: &[u8]) -> Result<JsonCall, ApiError> {
     let tensors = inputs
         .into_iter()
         .enumerate()
-        .map(|(at, given)| tensor(at, given))
+        .map(|(at, given)| tensor(at, given, &mut tail))
         .collect::<Result<_, _>>()?;
+    if !tail.is_empty() {
+        let message = format!("{} bytes behind the JSON belong to no tensor", tail.len());
+        return Err(ApiError::invalid("inputs", message));
+    }
+    let mut binary = BinaryOutputs::default();
     let outputs = match call.remove("outputs") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(outputs)) => outputs.iter().map(output).collect::<Result<_, _>>()?,
+        Some(Value::Array(outputs)) => {
+            outputs.into_iter().map(|given| output(given, &mut binary)).collect::<Result<_, _>>()?
+        }
         Some(_) => return Err(ApiError::invalid("outputs", "outputs must be a list of objects")),
     };
-    let (id, parameters) = (text(&mut call, "id")?, parameters(&mut call)?);
+    let (id, mut parameters) = (text(&mut call, "id")?, parameters(&mut call)?);
+    binary.all = flag(&mut parameters, "binary_data_output")?.unwrap_or(false);
     nothing_left(&call)?;
     let call = InferCall::new(model, tensors, parameters, outputs)?;
     match call.streams {
         true => Err(ApiError::unsupported("stream", "an answer in pieces needs /generate_stream")),
-        false => Ok(JsonCall { id, call }),
+        false => Ok(JsonCall { id, call, binary }),
     }
 }
 
@@ -90,7 +133,7 @@ pub fn read_generate(model: &str, body: &[u8]) -> Result<JsonCall, ApiError> {
         });
     }
     let call = InferCall::new(model, tensors, parameters, Vec::new())?;
-    Ok(JsonCall { id, call })
+    Ok(JsonCall { id, call, binary: BinaryOutputs::default() })
 }
 
 fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
@@ -114,6 +157,14 @@ fn parameters(call: &mut Map<String, Value>) -> Result<Map<String, Value>, ApiEr
     }
 }
 
+fn flag(object: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, ApiError> {
+    match object.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(flag)),
+        Some(_) => Err(ApiError::invalid(name, format!("{name} must be a boolean"))),
+    }
+}
+
 fn nothing_left(object: &Map<String, Value>) -> Result<(), ApiError> {
     match object.keys().next() {
         None => Ok(()),
@@ -124,7 +175,8 @@ fn nothing_left(object: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-fn tensor(at: usize, tensor: Value) -> Result<InferTensor<'static>, ApiError> {
+/// A tensor, whose elements may be the next bytes of `tail`.
+fn tensor<'a>(at: usize, tensor: Value, tail: &mut &'a [u8]) -> Result<InferTensor<'a>, ApiError> {
     let path = format!("inputs[{at}]");
     let odd = |what: &str| ApiError::invalid(&path, format!("{path} {what}"));
     let Value::Object(mut tensor) = tensor else { return Err(odd("must be an object")) };
@@ -134,10 +186,26 @@ fn tensor(at: usize, tensor: Value) -> Result<InferTensor<'static>, ApiError> {
         _ => None,
     };
     let shape = shape.ok_or_else(|| odd("needs a shape, a list of integers"))?;
-    parameters(&mut tensor)?;
-    let mut values = Vec::new();
-    flatten(tensor.remove("data").ok_or_else(|| odd("has no data"))?, &mut values);
+    let size = parameters(&mut tensor)?.remove("binary_data_size");
+    let data = tensor.remove("data");
     nothing_left(&tensor)?;
+    let mut values = Vec::new();
+    match (data, size) {
+        (None, None) => return Err(odd("has no data")),
+        (Some(_), Some(_)) => return Err(odd("has data beside binary_data_size")),
+        (Some(data), None) => flatten(data, &mut values),
+        (None, Some(size)) => {
+            let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+            let size = size.ok_or_else(|| odd("has a binary_data_size that is no number"))?;
+            let split = tail.split_at_checked(size);
+            let (raw, rest) = split.ok_or_else(|| odd("has fewer bytes than binary_data_size"))?;
+            *tail = rest;
+            let values = TensorValues::from_raw(&datatype, raw);
+            let values =
+                values.ok_or_else(|| odd(&format!("has bytes of no elements of {datatype}")))?;
+            return Ok(InferTensor { name: name.into(), datatype: datatype.into(), shape, values });
+        }
+    }
     let values = match &*datatype {
         "BYTES" => {
             let bytes = |value| match value {
@@ -161,29 +229,63 @@ fn flatten(data: Value, values: &mut Vec<Value>) {
     }
 }
 
-fn output(output: &Value) -> Result<String, ApiError> {
-    let name = output.get("name").and_then(Value::as_str);
-    name.map(str::to_owned).ok_or_else(|| ApiError::invalid("outputs", "an output has no name"))
+/// The name of an output, and whether it comes as bytes.
+fn output(output: Value, binary: &mut BinaryOutputs) -> Result<String, ApiError> {
+    let Value::Object(mut output) = output else {
+        return Err(ApiError::invalid("outputs", "an output is no object"));
+    };
+    let name = text(&mut output, "name")?;
+    if name.is_empty() {
+        return Err(ApiError::invalid("outputs", "an output has no name"));
+    }
+    let mut parameters = parameters(&mut output)?;
+    if let Some(is_binary) = flag(&mut parameters, "binary_data")? {
+        binary.named.push((name.clone(), is_binary));
+    }
+    nothing_left(&parameters)?;
+    nothing_left(&output)?;
+    Ok(name)
+}
+
+impl BinaryOutputs {
+    fn has(&self, name: &str) -> bool {
+        let named = self.named.iter().find(|(known, _)| known == name);
+        named.map_or(self.all, |(_, is_binary)| *is_binary)
+    }
 }
 
 /// The answer of `/infer`.
 pub fn infer_answer(
     identity: &InferIdentity<'_>,
-    call: &InferCall,
+    asked: &JsonCall,
     piece: &InferText<'_>,
     usage: Usage,
-) -> Vec<u8> {
-    let output = |(name, text): (&str, &str)| json!({"name": name, "datatype": "BYTES", "shape": [1], "data": [text]});
+) -> InferAnswer {
+    let mut tail = Vec::new();
+    let output = |(name, text): (&str, &str)| {
+        let mut output = json!({"name": name, "datatype": "BYTES", "shape": [1]});
+        if asked.binary.has(name) {
+            let raw = raw_text(text);
+            output["parameters"] = json!({"binary_data_size": raw.len()});
+            tail.extend(raw);
+        } else {
+            output["data"] = json!([text]);
+        }
+        output
+    };
     let mut answer = json!({
         "model_name": identity.model,
         "model_version": MODEL_VERSION,
         "parameters": usage_parameters(usage),
-        "outputs": call.outputs(piece).into_iter().map(output).collect::<Vec<_>>(),
+        "outputs": asked.call.outputs(piece).into_iter().map(output).collect::<Vec<_>>(),
     });
     if !identity.id.is_empty() {
         answer["id"] = identity.id.into();
     }
-    answer.to_string().into_bytes()
+    let mut body = answer.to_string().into_bytes();
+    let json_bytes = (!tail.is_empty()).then_some(body.len());
+    body.extend(tail);
+    InferAnswer { body, json_bytes }
 }
 
 /// A piece of an answer of `/generate` and `/generate_stream`.

@@ -62,6 +62,12 @@ impl<'a> TensorValues<'a> {
     }
 }
 
+/// A text as the only element of a tensor of raw bytes.
+pub fn raw_text(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&length.to_le_bytes(), text.as_bytes()].concat()
+}
+
 /// Bytes of an element.
 fn size(datatype: &str) -> Option<usize> {
     match datatype {

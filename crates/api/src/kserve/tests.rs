@@ -1,5 +1,5 @@
 use super::json::{InferIdentity, infer_answer, read_generate, read_infer};
-use super::tensor::TensorValues;
+use super::tensor::{TensorValues, raw_text};
 use super::*;
 use crate::delta::Usage;
 use proptest::prelude::*;
@@ -94,7 +94,7 @@ fn calls_come_as_json_in_two_forms() {
         "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [["a"]]}],
         "outputs": [{"name": "text_output"}],
     });
-    let read = read_infer("m", infer.to_string().as_bytes()).expect("a call");
+    let read = read_infer("m", infer.to_string().as_bytes(), None).expect("a call");
     assert_eq!(read.id, "7");
     let body: Value = serde_json::from_slice(&read.call.body).expect("JSON");
     assert_eq!(body, json!({"model": "m", "prompt": "a", "echo": false, "max_tokens": 3}));
@@ -103,7 +103,7 @@ fn calls_come_as_json_in_two_forms() {
         Usage { prompt_tokens: 2, completion_tokens: 3, cached_tokens: 1, ..Usage::default() };
     let identity = InferIdentity { model: "m", id: "7" };
     let answer: Value =
-        serde_json::from_slice(&infer_answer(&identity, &read.call, &piece, usage)).expect("JSON");
+        serde_json::from_slice(&infer_answer(&identity, &read, &piece, usage).body).expect("JSON");
     let expected = json!({
         "model_name": "m", "model_version": "1", "id": "7",
         "parameters": {"input_tokens": 2, "output_tokens": 3, "cached_tokens": 1},
@@ -127,9 +127,55 @@ fn calls_come_as_json_in_two_forms() {
         ),
         (json!({"inputs": [], "input": []}), "input"),
     ] {
-        let refused = read_infer("m", body.to_string().as_bytes()).expect_err("a fault");
+        let refused = read_infer("m", body.to_string().as_bytes(), None).expect_err("a fault");
         assert_eq!(refused.param.as_deref(), Some(param), "{body}");
     }
+}
+
+#[test]
+fn tensors_of_bytes_follow_the_json() {
+    let read = |call: &Value, tail: &[u8], json_bytes: Option<usize>| {
+        let json = call.to_string();
+        let body = [json.as_bytes(), tail].concat();
+        read_infer("m", &body, json_bytes.or(Some(json.len())))
+    };
+    let (raw, piece) =
+        (raw_text("It was"), InferText { text: "é", finish: Some(FinishReason::Stop) });
+    let mut call = json!({
+        "parameters": {"binary_data_output": true},
+        "inputs": [
+            {"name": "text_input", "datatype": "BYTES", "shape": [1],
+                "parameters": {"binary_data_size": raw.len()}},
+            {"name": "exclude_input_in_output", "datatype": "BOOL", "shape": [1],
+                "parameters": {"binary_data_size": 1}},
+        ],
+        "outputs": [{"name": "text_output"},
+            {"name": "finish_reason", "parameters": {"binary_data": false}}],
+    });
+    let tail = [&raw[..], &[0]].concat();
+    let asked = read(&call, &tail, None).expect("a call");
+    let body: Value = serde_json::from_slice(&asked.call.body).expect("JSON");
+    assert_eq!(body, json!({"model": "m", "prompt": "It was", "echo": true}));
+    let identity = InferIdentity { model: "m", id: "" };
+    let answer = infer_answer(&identity, &asked, &piece, Usage::default());
+    let (json, texts) = answer.body.split_at(answer.json_bytes.expect("bytes follow"));
+    assert_eq!(texts, raw_text("é"));
+    let json: Value = serde_json::from_slice(json).expect("JSON");
+    let text = json!({"name": "text_output", "datatype": "BYTES", "shape": [1],
+        "parameters": {"binary_data_size": 6}});
+    let finish =
+        json!({"name": "finish_reason", "datatype": "BYTES", "shape": [1], "data": ["stop"]});
+    assert_eq!(json["outputs"], json!([text, finish]));
+    let refused = |call: &Value, tail: &[u8], json_bytes, param: &str| {
+        let error = read(call, tail, json_bytes).expect_err("a fault");
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+    };
+    refused(&call, &tail[..9], None, "inputs[0]");
+    refused(&call, &tail[..10], None, "inputs[1]");
+    refused(&call, &[&tail[..], &[0]].concat(), None, "inputs");
+    refused(&call, &tail, Some(10_000), json::JSON_LENGTH);
+    call["inputs"][1]["data"] = json!([true]);
+    refused(&call, &tail, None, "inputs[1]");
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use http::{HeaderMap, StatusCode};
 use stator_api::Api;
 use stator_api::delta::Usage;
-use stator_api::kserve::tensor::{InferTensor, TensorValues};
+use stator_api::kserve::tensor::{InferTensor, TensorValues, raw_text};
 use stator_api::kserve::{FINISH_REASON, INPUTS, InferCall, InferText, MODEL_VERSION, TEXT_OUTPUT};
 use stator_api::openai::ApiError;
 use stator_protos::header::{TRACEPARENT, TRACESTATE};
@@ -409,10 +409,7 @@ fn response(
         contents: (!call.raw).then(|| contents(text)),
         ..InferOutputTensor::default()
     });
-    let raw = texts.iter().filter(|_| call.raw).map(|(_, text)| {
-        let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        [&length.to_le_bytes(), text.as_bytes()].concat()
-    });
+    let raw = texts.iter().filter(|_| call.raw).map(|(_, text)| raw_text(text));
     ModelInferResponse {
         model_name: call.model.clone(),
         model_version: MODEL_VERSION.into(),

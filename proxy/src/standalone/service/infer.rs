@@ -13,20 +13,20 @@ use crate::standalone::placing::RETRY_AFTER;
 use crate::standalone::run::Run;
 use crate::standalone::trace;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json as value;
 use stator_api::Api;
 use stator_api::kserve::json::{
-    InferIdentity, JsonCall, error, generate_answer, infer_answer, metadata, read_generate,
-    read_infer,
+    InferAnswer, InferIdentity, JSON_LENGTH, error, generate_answer, infer_answer, metadata,
+    read_generate, read_infer,
 };
 use stator_api::openai::ApiError;
 use stator_runtime::trace::parent_from;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-/// Announces tensors of bytes behind the JSON.
-const BINARY: &str = "inference-header-content-length";
+/// Extensions of the protocol that are here.
+const EXTENSIONS: [&str; 1] = ["binary_tensor_data"];
 
 impl Service {
     /// Whether requests are welcome.
@@ -107,7 +107,8 @@ impl Service {
             InferRoute::Ready => json(exchange, state(self.is_ready()), Bytes::new()).await,
             InferRoute::Server => {
                 let version = env!("CARGO_PKG_VERSION");
-                let server = value!({"name": "stator", "version": version, "extensions": []});
+                let server =
+                    value!({"name": "stator", "version": version, "extensions": EXTENSIONS});
                 json(exchange, StatusCode::OK, server.to_string()).await;
             }
             InferRoute::ModelReady(model) => {
@@ -135,27 +136,28 @@ impl Service {
     ) -> Result<(), Failure> {
         let account = self.authorize(exchange)?;
         self.admit(exchange)?;
-        if exchange.header(BINARY).is_some() {
-            let message = "tensors of bytes behind the JSON are not supported; gRPC has them";
-            return Err(ApiError::unsupported(BINARY, message).into());
-        }
+        let json_bytes = exchange.header(JSON_LENGTH).map(json_length).transpose()?;
         let parent = || parent_from(exchange.traceparent()?, exchange.tracestate());
         exchange.follow(trace::request(Api::Completions, exchange.request_id(), parent));
         // Some clients of the protocol do not say that their body is JSON.
         let body = exchange.unpacked_body().await?;
-        let JsonCall { id, mut call } = match route {
-            InferRoute::Infer(_) => read_infer(model, &body)?,
-            _ => read_generate(model, &body)?,
+        let mut asked = match (route, json_bytes) {
+            (InferRoute::Infer(_), _) => read_infer(model, &body, json_bytes)?,
+            (_, None) => read_generate(model, &body)?,
+            (_, Some(_)) => {
+                let message = "tensors of bytes belong to /infer";
+                return Err(ApiError::unsupported(JSON_LENGTH, message).into());
+            }
         };
         let in_pieces = matches!(route, InferRoute::GenerateStream(_));
-        if call.streams && !in_pieces {
+        if asked.call.streams && !in_pieces {
             let message = "an answer in pieces needs /generate_stream";
             return Err(ApiError::unsupported("stream", message).into());
         }
         let client = Client { head: exchange.client_head(), account };
-        let mut run = self.begin_call(client, std::mem::take(&mut call.body)).await?;
+        let mut run = self.begin_call(client, std::mem::take(&mut asked.call.body)).await?;
         exchange.release_body();
-        let identity = InferIdentity { model, id: &id };
+        let identity = InferIdentity { model, id: &asked.id };
         let mut begun = false;
         loop {
             let piece = match piece::next(&mut run, in_pieces, exchange).await {
@@ -165,10 +167,12 @@ impl Service {
                 }
                 piece => piece?,
             };
-            let answer = match route {
-                InferRoute::Infer(_) => infer_answer(&identity, &call, &piece.text(), run.usage()),
-                _ => generate_answer(&identity, &call, &piece.text()),
-            };
+            if matches!(route, InferRoute::Infer(_)) {
+                let answer = infer_answer(&identity, &asked, &piece.text(), run.usage());
+                tensors(exchange, answer).await;
+                return Ok(());
+            }
+            let answer = generate_answer(&identity, &asked.call, &piece.text());
             match (in_pieces, std::mem::replace(&mut begun, true)) {
                 (false, _) => json(exchange, StatusCode::OK, answer).await,
                 (true, false) => exchange.begin_stream("", event(&answer), piece.is_last).await?,
@@ -179,6 +183,20 @@ impl Service {
             }
         }
     }
+}
+
+/// The bytes of a body's JSON, where tensors of bytes follow.
+fn json_length(text: &str) -> Result<usize, ApiError> {
+    let message = || format!("{JSON_LENGTH} is {text:.40?}, it must be a number of bytes");
+    text.trim().parse().map_err(|_| ApiError::invalid(JSON_LENGTH, message()))
+}
+
+/// Sends an answer with tensors.
+async fn tensors(exchange: &mut Exchange, InferAnswer { body, json_bytes }: InferAnswer) {
+    let Some(json_bytes) = json_bytes else { return json(exchange, StatusCode::OK, body).await };
+    let length = (HeaderName::from_static(JSON_LENGTH), HeaderValue::from(json_bytes));
+    let body = Bytes::from(body);
+    exchange.respond(StatusCode::OK, "application/octet-stream", body, &[length]).await;
 }
 
 /// An event of a stream.
