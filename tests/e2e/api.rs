@@ -9,6 +9,11 @@ async fn the_official_client_is_content() {
 }
 
 #[tokio::test]
+async fn every_field_of_the_official_client_is_read_or_named() {
+    official_client("openai_fields.py", &up(&["--workers=1"]).await).await;
+}
+
+#[tokio::test]
 async fn a_stream_says_the_same_as_a_whole_answer_and_the_second_time_reuses_the_prefix() {
     let up = up(&["--workers=1"]).await;
     let question = chat(&"The garden was quiet in the evening. ".repeat(20), 24);

@@ -65,6 +65,26 @@ async fn errors_name_the_field_the_value_and_the_limit() {
 }
 
 #[tokio::test]
+async fn a_misspelt_field_is_refused_or_named_as_the_operator_wants_it() {
+    let mut body = chat("Hello", 1);
+    body["temprature"] = json!(0);
+    let strict = up(&["--engine=sim", "--workers=1"]).await;
+    let error = check(&strict.client.post("/v1/chat/completions", &body).await, 400);
+    assert_eq!(error["param"], "temprature");
+    assert!(error["message"].as_str().expect("text").ends_with("did you mean temperature?"));
+    let lenient = up(&["--engine=sim", "--workers=1", "--unknown-fields=ignore"]).await;
+    let answer = lenient.client.post("/v1/chat/completions", &body).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.headers["x-stator-ignored"]),
+        (200, &"temprature".parse().expect("text"))
+    );
+    // A part of the API that would change the answer is refused all the same.
+    body["audio"] = json!({"format": "wav", "voice": "v"});
+    let error = check(&lenient.client.post("/v1/chat/completions", &body).await, 400);
+    assert_eq!(error["param"], "audio");
+}
+
+#[tokio::test]
 async fn keys_are_asked_for_where_there_are_any() {
     let up = up(&["--api-key=alpha,beta"]).await;
     let with = |key: &str| up.client.clone().with_header("authorization", key);

@@ -1,0 +1,116 @@
+"""What becomes of every field that the official OpenAI client has: BASE_URL MODEL.
+
+A field is read, or named in the header `x-stator-ignored`, or refused by its name. A field that a newer
+client has and that is in no table here fails the check.
+"""
+
+import sys
+
+import openai
+from openai.types import completion_create_params, embedding_create_params
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import input_token_count_params, response_create_params
+
+base_url, model = sys.argv[1:]
+client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0)
+
+READ, IGNORED, REFUSED = "read", "ignored", "refused"
+schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}}}
+function = {"name": "f", "description": "d", "parameters": schema, "strict": False}
+tool = {"type": "function"} | function
+chat_tool = {"type": "function", "function": function}
+question = [{"role": "user", "content": "Hello"}]
+
+# A value that asks for something, and what becomes of it. A third entry is the field that a refusal names.
+common = {
+    "frequency_penalty": (0.5, READ), "logit_bias": ({"5": 1}, READ), "max_tokens": (3, READ), "model": (model, READ),
+    "presence_penalty": (0.5, READ), "seed": (7, READ), "stop": (["xyz"], READ), "stream": (True, READ),
+    "stream_options": ({"include_usage": True}, READ), "temperature": (0.5, READ), "top_p": (0.5, READ),
+    "user": ("u", IGNORED), "n": (2, READ),
+}
+chat = common | {
+    "messages": (question, READ),
+    "audio": ({"format": "wav", "voice": "alloy"}, REFUSED),
+    "function_call": ("auto", REFUSED), "functions": ([function], REFUSED),
+    "logprobs": (True, READ), "top_logprobs": (2, READ), "max_completion_tokens": (3, READ),
+    "metadata": ({"k": "v"}, IGNORED), "modalities": (["text", "audio"], REFUSED), "moderation": ({"model": "m"}, REFUSED),
+    "parallel_tool_calls": (False, READ), "prediction": ({"type": "content", "content": "x"}, IGNORED),
+    "prompt_cache_key": ("k", READ), "prompt_cache_options": ({"mode": "implicit"}, IGNORED),
+    "prompt_cache_retention": ("24h", IGNORED), "reasoning_effort": ("low", READ),
+    "response_format": ({"type": "json_object"}, READ), "safety_identifier": ("s", IGNORED),
+    "service_tier": ("flex", REFUSED), "store": (True, REFUSED), "tool_choice": ("auto", READ), "tools": ([chat_tool], READ),
+    "verbosity": ("low", REFUSED), "web_search_options": ({"search_context_size": "low"}, REFUSED),
+}
+completion = common | {
+    "prompt": ("It was", READ), "best_of": (2, REFUSED), "echo": (True, READ), "logprobs": (2, READ), "suffix": ("x", REFUSED),
+}
+response = {
+    "model": (model, READ), "input": ("Hello", READ), "instructions": ("S", READ), "include": (["reasoning.encrypted_content"], IGNORED),
+    "access_programs": (["x"], REFUSED), "background": (True, READ), "context_management": ([{"type": "compaction"}], REFUSED),
+    "conversation": ("conv_1", REFUSED), "image": ({"size": "auto"}, REFUSED), "max_output_tokens": (3, READ),
+    "max_tool_calls": (1, IGNORED), "metadata": ({"k": "v"}, READ), "moderation": ({"model": "m"}, REFUSED),
+    "parallel_tool_calls": (False, READ), "previous_response_id": ("resp_none", REFUSED), "prompt": ({"id": "p"}, REFUSED),
+    "prompt_cache_key": ("k", READ), "prompt_cache_options": ({"mode": "implicit"}, IGNORED),
+    "prompt_cache_retention": ("24h", IGNORED), "reasoning": ({"effort": "low"}, READ), "safety_identifier": ("s", IGNORED),
+    "service_tier": ("flex", REFUSED), "store": (False, READ), "stream": (True, READ),
+    "stream_options": ({"include_obfuscation": True}, READ), "temperature": (0.5, READ),
+    "text": ({"format": {"type": "json_object"}}, READ), "tool_choice": ("auto", READ), "tools": ([tool], READ),
+    "top_logprobs": (2, READ), "top_p": (0.5, READ), "truncation": ("auto", READ), "user": ("u", IGNORED),
+}
+count = {name: response[name] for name in (
+    "model", "input", "instructions", "conversation", "parallel_tool_calls", "previous_response_id", "reasoning", "text",
+    "tool_choice", "tools", "truncation",
+)} | {"personality": ("friendly", REFUSED)}
+embedding = {
+    "input": (["Hello"], READ), "model": (model, READ), "dimensions": (8, READ), "encoding_format": ("base64", READ),
+    "user": ("u", IGNORED),
+}
+# Fields without which another asks for nothing, or is refused.
+beside = {
+    "stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}, "best_of": {"n": 1},
+    "tool_choice": {"tools": [chat_tool]}, "parallel_tool_calls": {"tools": [chat_tool]},
+}
+response_beside = {"stream_options": {"stream": True}, "tool_choice": {"tools": [tool]}, "parallel_tool_calls": {"tools": [tool]}}
+
+
+def fields(kind):
+    """The fields of a type of the client's parameters."""
+    return set(kind.__annotations__) | kind.__required_keys__ | kind.__optional_keys__
+
+
+def check(path, kinds, table, least, beside):
+    known = set().union(*map(fields, kinds))
+    assert known == set(table), (path, "in the client alone", known - set(table), "here alone", set(table) - known)
+    for name, (value, fate) in table.items():
+        body = least | beside.get(name, {}) | {name: value}
+        try:
+            answer = post(path, body)
+        except openai.APIStatusError as error:
+            assert fate == REFUSED, (path, name, error.message)
+            assert error.status_code in (400, 422) and error.param.split(".")[0].split("[")[0] == name, (path, name, error.message)
+            assert error.code != "unknown_parameter", (path, name, error.message)
+            continue
+        assert fate != REFUSED, (path, name, "was accepted")
+        ignored = answer.headers.get("x-stator-ignored", "").split(", ")
+        assert (fate == IGNORED) == any(it.split(".")[0] == name for it in ignored), (path, name, ignored)
+
+
+def post(path, body):
+    """The answer to a body, whatever its type."""
+    answer = client._client.post(base_url + "/v1" + path, json=body, headers={"authorization": "Bearer unused"})
+    if answer.status_code >= 400:
+        raise client._make_status_error_from_response(answer)
+    return answer
+
+
+short = {"model": model, "max_tokens": 2, "temperature": 0}
+check("/chat/completions", [chat_params.CompletionCreateParamsNonStreaming, chat_params.CompletionCreateParamsStreaming],
+      chat, short | {"messages": question}, beside)
+check("/completions", [completion_create_params.CompletionCreateParamsNonStreaming,
+                       completion_create_params.CompletionCreateParamsStreaming], completion, short | {"prompt": "It was"}, beside)
+check("/responses", [response_create_params.ResponseCreateParamsNonStreaming, response_create_params.ResponseCreateParamsStreaming],
+      response, {"model": model, "input": "Hello", "max_output_tokens": 2, "temperature": 0}, response_beside)
+check("/responses/input_tokens", [input_token_count_params.InputTokenCountParams], count, {"model": model, "input": "Hello"},
+      response_beside)
+check("/embeddings", [embedding_create_params.EmbeddingCreateParams], embedding, {"model": model, "input": "Hello"}, {})
+print("ok every field")
