@@ -29,10 +29,13 @@ async fn in_node(script: &str) {
     run(command).await;
 }
 
-/// Runs a script against an engine of its own.
+/// Runs a script against an engine of its own; the script hears the address of KServe's gRPC, too.
 async fn run(mut command: Command) {
-    let up = up(&["--workers=1"]).await;
-    command.args([format!("http://{}", up.client.address()), MODEL.to_owned()]);
+    let mut up = up(&["--workers=1", "--kserve-grpc-port=0"]).await;
+    let inference = up.process.event("listening for KServe's gRPC").await;
+    let inference = inference["address"].as_str().expect("an address");
+    let url = format!("http://{}", up.client.address());
+    command.args([&*url, MODEL, inference]);
     let ran = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
@@ -83,6 +86,20 @@ fn all_clients(what: &str) -> bool {
 async fn loops_of_agents() {
     if all_clients("loops of agents") {
         in_python("all", "agent_loops.py").await;
+    }
+}
+
+#[tokio::test]
+async fn coding_agents() {
+    if all_clients("coding agents") {
+        in_python("venv", "coding_agents.py").await;
+    }
+}
+
+#[tokio::test]
+async fn triton() {
+    if all_clients("Triton's client") {
+        in_python("all", "triton_client.py").await;
     }
 }
 
