@@ -3,6 +3,7 @@
 //! It decides nothing about requests. Start reading at [`cli`]; a role's own crate says the rest.
 
 mod cli;
+mod expert_settings;
 mod greeting;
 mod help;
 #[cfg(test)]

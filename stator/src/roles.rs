@@ -1,6 +1,7 @@
 //! The roles as a newcomer meets them: the settings of a first day, examples, and the settings that
 //! only experts change.
 
+use crate::expert_settings::{HANDOVER_DETAILS, PICKER_DETAILS, ROUTER_WEIGHTS, SIMULATE_DETAILS};
 use crate::role_help::RoleHelp;
 
 /// Limits of what one client may hold and how long it may take.
@@ -52,28 +53,6 @@ const PLANNER_DETAILS: &[&str] = &[
     "cold-s",
 ];
 
-/// Weights of placement.
-const ROUTER_WEIGHTS: &[&str] = &[
-    "router-cost",
-    "router-kv-overlap-score-credit",
-    "router-kv-overlap-score-credit-decay",
-    "router-host-cache-hit-weight",
-    "router-disk-cache-hit-weight",
-    "router-shared-cache-multiplier",
-    "router-prefill-load-scale",
-    "router-decode-active-request-weight",
-    "router-temperature",
-    "router-output-block-decay",
-    "router-active-request-expiry-s",
-    "router-predicted-ttl-s",
-    "router-lru-blocks",
-    "router-index-max-bytes",
-    "router-split-uncached-tokens",
-    "router-split-uncached-share",
-    "router-split-prefill-tokens",
-    "active-prefill-tokens-threshold-frac",
-];
-
 /// Limits that hardly matter on one machine.
 const UP_DETAILS: &[&str] = &[
     "agent-silence-ms",
@@ -89,24 +68,6 @@ const UP_DETAILS: &[&str] = &[
 
 /// Further paths of engines behind a proxy.
 const PASSAGE_DETAILS: &[&str] = &["pass-paths"];
-
-/// Places of MoRI-IO's engines, and retries of prefill.
-const HANDOVER_DETAILS: &[&str] = &[
-    "moriio-parallel-dispatch",
-    "moriio-parallel-decode-wait-timeout",
-    "moriio-decode-handshake-port",
-    "moriio-decode-notify-port",
-    "moriio-prefill-handshake-port",
-    "moriio-prefill-notify-port",
-    "moriio-tp-size",
-    "moriio-dp-size",
-    "moriio-dp-size-local",
-    "moriio-remote-hosts",
-    "moriio-decode-hosts",
-    "prefill-max-retries",
-    "prefill-retry-backoff",
-    "encode-timeout-ms",
-];
 
 /// Watch over a started engine, and buffers of the agent.
 const AGENT_DETAILS: &[&str] = &[
@@ -131,27 +92,6 @@ const AGENT_DETAILS: &[&str] = &[
     "max-requests-per-stream",
 ];
 
-/// Limits of the picker's streams, and flags that are accepted for compatibility.
-const PICKER_DETAILS: &[&str] = &[
-    "grpc-max-recv-msg-size",
-    "max-concurrent-streams",
-    "max-index-blocks",
-    "refresh-metrics-interval",
-    "metrics-staleness-threshold",
-    "max-bodies-bytes",
-    "max-header-bytes",
-    "max-headers",
-    "max-streamed-bytes",
-    "enable-grpc-stream-metrics",
-    "grpc-max-send-msg-size",
-    "refresh-prometheus-metrics-interval",
-    "enable-pprof",
-    "health-checking",
-    "zap-devel",
-    "zap-stacktrace-level",
-    "zap-time-encoding",
-];
-
 /// The material of made-up prompts.
 const BENCH_DETAILS: &[&str] = &[
     "quickack",
@@ -166,29 +106,6 @@ const BENCH_DETAILS: &[&str] = &[
     "profile-repeats",
     "profile-step-tokens",
     "profile-gpus",
-];
-
-/// Details of the simulated fleet, its edges and its faults.
-const SIMULATE_DETAILS: &[&str] = &[
-    "host-gb-s",
-    "host-policy",
-    "disk-gb-s",
-    "disk-write-gb-s",
-    "disk-latency-ms",
-    "host-selective",
-    "disk-admission",
-    "local-gb-s",
-    "remote-gb-s",
-    "host-workers",
-    "report-interval-ms",
-    "event-delay-ms",
-    "peer-interval-ms",
-    "peer-delay-ms",
-    "adapter-copies",
-    "straggler-slowdown",
-    "event-loss",
-    "report-loss",
-    "resync-ms",
 ];
 
 /// All roles, in the order of `stator --help`.
