@@ -14,7 +14,7 @@ use crate::tooling::Tool;
 use serde_json::Value;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -93,7 +93,6 @@ impl PodCluster {
         let network = PodsNetwork::new().await;
         let cluster = Cluster::start_at(address(network.prefix, GATEWAY), true).await?;
         let directory = TempDir::new().expect("a temporary directory");
-        std::fs::create_dir(directory.path().join("logs")).expect("the directory is ours");
         let mut this = Self { cluster, network, nodes: Vec::new(), directory };
         for name in names {
             this.add_node(name).await;
@@ -108,14 +107,13 @@ impl PodCluster {
     /// When it does not start.
     pub async fn add_node(&mut self, name: &str) {
         let folder = self.directory.path().join(name);
-        std::fs::create_dir(&folder).expect("the directory is ours");
+        std::fs::create_dir_all(folder.join("logs")).expect("the directory is ours");
         let number = u8::try_from(self.nodes.len()).expect("few nodes");
         let programs = [("stator", binary()), ("echo", built("echo"))];
         let settings = NodeSettings {
             name: name.to_owned(),
             kubeconfig: self.cluster.kubeconfig(),
             directory: folder,
-            logs: self.logs(),
             server: self.cluster.address(),
             network: self.network.prefix,
             first: 10 + number * PODS_MAX,
@@ -148,10 +146,6 @@ impl PodCluster {
         let account = reference("v1", "ServiceAccount", &namespace.name, "default");
         namespace.api.until(&account, "the default account", |_| true).await;
         PodSpace { namespace, cluster: self }
-    }
-
-    fn logs(&self) -> PathBuf {
-        self.directory.path().join("logs")
     }
 
     /// What the kubelets have printed.
@@ -282,8 +276,10 @@ impl PodSpace<'_> {
     /// What the containers of pods whose names begin so have printed.
     pub fn log(&self, pods: &str) -> String {
         let start = format!("{}_{pods}", self.namespace.name);
-        let files = std::fs::read_dir(self.cluster.logs()).into_iter().flatten().flatten();
-        let mut files: Vec<_> = files.map(|file| file.path()).collect();
+        let list = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let nodes = list(self.cluster.directory.path()).map(|node| node.path().join("logs"));
+        let mut files: Vec<_> =
+            nodes.flat_map(|logs| list(&logs)).map(|file| file.path()).collect();
         files.sort();
         let name =
             |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -21,7 +21,9 @@ async fn main() {
         _ = parent => {}
         Err(error) = run(settings) => eprintln!("{error}"),
     }
-    let _ = std::fs::remove_dir_all(directory);
+    let _ = std::fs::remove_dir_all(&directory);
+    // The folder of all nodes goes with the last of them.
+    let _ = directory.parent().map(std::fs::remove_dir);
     // A task that reads standard input would hold up an end by return.
     exit(1)
 }

@@ -181,9 +181,9 @@ impl ContainerRunner {
         outside.args(["--", "unshare", "--uts", "--mount", "--propagation=private", "--"]);
         let metadata = &self.place.pod["metadata"];
         let (namespace, pod) = (text(&metadata["namespace"]), text(&metadata["name"]));
-        let log = format!("{namespace}_{pod}_{name}_{attempt}.log");
-        let log =
-            File::options().append(true).create(true).open(self.node.settings.logs.join(log))?;
+        let log = format!("logs/{namespace}_{pod}_{name}_{attempt}.log");
+        let log = self.node.settings.directory.join(log);
+        let log = File::options().append(true).create(true).open(log)?;
         let inner = shell(OUTSIDE);
         outside.arg(inner.as_std().get_program()).args(inner.as_std().get_args());
         outside.arg(pod).arg(&scratch).arg(INSIDE);

@@ -47,10 +47,9 @@ pub struct NodeSettings {
     pub name: String,
     /// A kubeconfig with all rights.
     pub kubeconfig: PathBuf,
-    /// A folder for volumes; emptied by nobody else.
+    /// A folder for volumes, and in its folder `logs` for what containers print: a file
+    /// `NAMESPACE_POD_CONTAINER_START.log` each.
     pub directory: PathBuf,
-    /// A folder for what containers print: a file `NAMESPACE_POD_CONTAINER_START.log` each.
-    pub logs: PathBuf,
     /// Host and port of the API server, as pods reach it.
     pub server: (String, u16),
     /// The first three bytes of all addresses.
