@@ -356,9 +356,14 @@ pub(crate) async fn refused(client: &Client, prompt: &[u32]) -> Reply {
 
 /// The first answer that is one.
 pub(crate) async fn accepted(client: &Client, prompt: &[u32]) -> Value {
+    first_answer(client, prompt, 8).await
+}
+
+/// The first answer that is one, of so many tokens. Until then no engine has heard of the prompt.
+pub(crate) async fn first_answer(client: &Client, prompt: &[u32], max_tokens: u32) -> Value {
     soon("an answer", async {
         loop {
-            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
+            let reply = client.post("/v1/completions", &completion(prompt, max_tokens)).await;
             if reply.status.is_success() {
                 return reply.json();
             }

@@ -1,12 +1,12 @@
 //! Agents that keep the KV of a real SGLang below the engine's own host memory.
 
-use crate::agents::{Agent, answer, completed, hashes, proxy, tokens};
+use crate::agents::{Agent, answer, first_answer, hashes, proxy, tokens};
 use crate::kv_peers::ask_near;
 use crate::vllm_tiers::published;
 use stator_protos::kv_event::Medium;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, all_engines};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, Role, all_engines};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -67,14 +67,15 @@ async fn an_sglang_finds_what_its_life_before_left_with_the_agent() {
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     let prompt = tokens(7, PROMPT);
-    let (expected, cached) = answer(&completed(&client, MODEL, &prompt, ANSWER).await);
+    let (expected, cached) = answer(&first_answer(&client, &prompt, ANSWER).await);
     assert_eq!(cached, 0);
     stored(&agent, PAGES).await;
 
     agent.kill_engine().await;
     agent.recovers().await;
     holds(&mut agent, Medium::Host, &prompt).await;
-    let (again, cached) = answer(&completed(&client, MODEL, &prompt, ANSWER).await);
+    // The proxy hears of the engine's new life a moment later.
+    let (again, cached) = answer(&first_answer(&client, &prompt, ANSWER).await);
     assert_eq!((&again, cached), (&expected, PAGES * BLOCK_SIZE));
 
     // A new life of both: the names of the pages are on disk with them.
