@@ -86,7 +86,23 @@ pub async fn serve(
     shown: AdminContent,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
-    serve_on(Listener::plain(TcpListener::bind(listen).await?), shown, shutdown)
+    serve_with(listen, shown, axum::Router::new(), shutdown).await
+}
+
+/// As [`serve`], with further routes.
+///
+/// # Errors
+///
+/// When the address cannot be bound.
+pub async fn serve_with(
+    listen: SocketAddr,
+    shown: AdminContent,
+    more: axum::Router,
+    shutdown: Shutdown,
+) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    let listener = Listener::plain(TcpListener::bind(listen).await?);
+    let address = said_address(&listener)?;
+    Ok((address, serve_app(listener, routes(shown).merge(more), shutdown)))
 }
 
 /// Serves the connections of `listener`, plain or over TLS, until `shutdown`; returns the address
@@ -100,22 +116,40 @@ pub fn serve_on(
     shown: AdminContent,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    let address = said_address(&listener)?;
+    Ok((address, serve_app(listener, routes(shown), shutdown)))
+}
+
+/// The address of a listener, which the log says.
+fn said_address(listener: &Listener) -> std::io::Result<SocketAddr> {
     let address = listener.address()?;
     tracing::info!(%address, tls = listener.is_tls(), "side server listening");
-    let app = axum::Router::new()
+    Ok(address)
+}
+
+fn routes(shown: AdminContent) -> axum::Router {
+    axum::Router::new()
         .route("/metrics", get(render))
         .route("/live", get(|| async { "live\n" }))
         .route("/health", get(health))
-        .with_state(shown);
-    let task = tokio::spawn(async move {
+        .with_state(shown)
+}
+
+/// Serves an application of a few clients until `shutdown`, with bounds on its connections, and
+/// an end for silence; returns the task that serves.
+pub fn serve_app(
+    listener: Listener,
+    app: axum::Router,
+    shutdown: Shutdown,
+) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
         let served = axum::serve(Guests::new(listener), app)
             .with_graceful_shutdown(async move { shutdown.wait().await })
             .await;
         if let Err(error) = served {
             tracing::error!(%error, "side server failed");
         }
-    });
-    Ok((address, task))
+    })
 }
 
 async fn render(State(shown): State<AdminContent>, headers: HeaderMap) -> Response {

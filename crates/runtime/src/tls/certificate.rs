@@ -66,7 +66,7 @@ fn make(names: &[String]) -> Result<(rcgen::Certificate, KeyPair), rcgen::Error>
     Ok((params.self_signed(&key)?, key))
 }
 
-fn parse_pair(pair: &PemPair) -> Result<Arc<CertifiedKey>, TlsError> {
+pub(super) fn parse_pair(pair: &PemPair) -> Result<Arc<CertifiedKey>, TlsError> {
     let (chain, key) = parse_parts(pair)?;
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
 }

@@ -7,6 +7,7 @@
 mod certificate;
 mod client;
 mod error;
+mod issued;
 mod listener;
 mod material;
 mod reload;
@@ -19,6 +20,7 @@ mod tests;
 
 pub(crate) use client::ClientFiles;
 pub use error::TlsError;
+pub use issued::IssuedCertificate;
 pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Handshake, Listener, TlsPeer};
 pub use reload::{RELOAD_INTERVAL, Reload};
 pub use settings::{CertificateSource, ServerSettings, Version};

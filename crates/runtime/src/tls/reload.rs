@@ -102,7 +102,7 @@ impl Reload {
             None => None,
         };
         if let Some(certified) = certified {
-            self.certificate.0.store(certified);
+            self.certificate.store(certified);
         }
         if let (Some(clients), Some(verifier)) = (&self.clients, verifier) {
             clients.0.store(Arc::new(verifier));
@@ -114,6 +114,10 @@ impl Reload {
 impl Certificate {
     pub(super) fn new(certified: Arc<CertifiedKey>) -> Self {
         Self(ArcSwap::new(certified))
+    }
+
+    pub(super) fn store(&self, certified: Arc<CertifiedKey>) {
+        self.0.store(certified);
     }
 }
 
