@@ -46,7 +46,7 @@ pub(crate) struct Agent {
     pub engine: Client,
     pub client: WorkerClient<Channel>,
     pub worker: WorkerRank,
-    metrics: Client,
+    pub(crate) metrics: Client,
     /// How often its engine was killed by [`Agent::strike`].
     deaths: usize,
 }

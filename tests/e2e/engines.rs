@@ -6,6 +6,7 @@ use crate::agents::{
     hashes, proxy, refused, tokens,
 };
 use crate::suite::Tested;
+use hyper::Method;
 use serde_json::{Value, json};
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_tests::http::Client;
@@ -27,7 +28,7 @@ fn attach(bed: &Bed, server: &VllmServer, home: &Path, flag: &str) -> Process {
     let dir = format!("--discovery-dir={}", home.display());
     let (url, model) = (server.url(), format!("--model={}", bed.model().display()));
     let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, flag];
-    args.push("--agent-id=attached");
+    args.extend(["--agent-id=attached", "--serve-adapters"]);
     args.extend(PLANES);
     Process::start(&args)
 }
@@ -124,6 +125,19 @@ async fn an_adapter_is_a_model_of_its_own(
 
     let (done, log) = agent.operate(&["unload-adapter", ADAPTER]).await;
     assert!(done, "{log}");
+    assert_eq!(agent.record().await.profile.adapters, Vec::<String>::new());
+
+    // Operators of clusters ask over HTTP, and again whenever they look.
+    let request = json!({ "lora_name": ADAPTER, "source": { "uri": format!("file://{path}") } });
+    for _ in 0..2 {
+        let reply = agent.metrics.post("/v1/loras", &request).await;
+        assert_eq!(reply.status, 200, "{:?}", reply.body);
+    }
+    let listed = agent.metrics.get("/v1/loras").await.json();
+    assert_eq!(listed["loras"], json!([ADAPTER]));
+    assert_eq!(agent.record().await.profile.adapters, [ADAPTER]);
+    let reply = agent.metrics.send(Method::DELETE, &format!("/v1/loras/{ADAPTER}"), "").await;
+    assert_eq!(reply.status, 200, "{:?}", reply.body);
     assert_eq!(agent.record().await.profile.adapters, Vec::<String>::new());
     assert_eq!(listed_adapters(client, Vec::is_empty).await, []);
     assert_eq!(

@@ -16,6 +16,7 @@ use crate::kv::peers::KvPeers;
 use crate::kv::tiers::{TierDesk, TierOrder, register};
 use crate::metrics::{AgentMetrics, DeviceMetrics};
 use crate::operations::Operated;
+use crate::operations::access::Access;
 use crate::request_plane::rules::RuleDesk;
 use crate::request_plane::server::{Services, serve};
 use crate::request_plane::service;
@@ -172,6 +173,10 @@ async fn launch(
     };
     let mut engines = RunningEngines::start(served.engines, ways, &settings, &admin, &reports)?;
     let operated = Operated { engines: engines.operated(&availability), tiers: served.desk };
+    if let Some(adapters) = &admin.adapters {
+        let access = Access::new(settings.access.operators.clone());
+        adapters.open(operated.engines.clone(), access, record_receiver.clone());
+    }
     let files = served.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         engines.take_handles(),

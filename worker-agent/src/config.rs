@@ -99,6 +99,8 @@ pub struct AgentSettings {
     pub advertise_host: Option<String>,
     /// Metrics and health; `None` serves none, for agents inside another role's process.
     pub metrics_listen: Option<SocketAddr>,
+    /// Whether clients of the metrics port may load and unload adapters.
+    pub serves_adapters: bool,
     /// Identity of the agent; `None` derives one.
     pub agent_id: Option<String>,
     /// Discovery back-end for the record.
@@ -181,6 +183,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             kv_handover_bytes: planes.kv_handover_mb * 1_000_000,
             advertise_host: planes.advertise_host,
             metrics_listen: Some(SocketAddr::new(planes.metrics_host, planes.metrics_port)),
+            serves_adapters: planes.serve_adapters,
             agent_id: planes.agent_id,
             discovery,
             lease: Duration::from_millis(planes.lease_ms),

@@ -1,6 +1,7 @@
 //! Operations on engines: the second service of the agent's gRPC port.
 
 pub(crate) mod access;
+pub(crate) mod adapters;
 mod caller;
 pub(crate) mod client;
 mod kv;

@@ -1,6 +1,7 @@
 //! The side server of an agent: metrics and health.
 
 use crate::config::AgentSettings;
+use crate::operations::adapters::AdapterDesk;
 use anyhow::Context;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
@@ -11,6 +12,8 @@ pub(super) struct AdminServer {
     pub(super) metrics: Metrics,
     pub(super) readiness: admin::Readiness,
     pub(super) address: Option<std::net::SocketAddr>,
+    /// Adapters, where the settings let clients of this server load them.
+    pub(super) adapters: Option<AdapterDesk>,
     /// Ends the agent, after its drain.
     pub(super) end: Trigger,
     pub(super) ended: Shutdown,
@@ -21,15 +24,17 @@ impl AdminServer {
     pub(super) async fn serve(settings: &AgentSettings, metrics: Metrics) -> anyhow::Result<Self> {
         let (end, ended) = Shutdown::new();
         let readiness = admin::Readiness::default();
+        let adapters = settings.serves_adapters.then(AdapterDesk::default);
+        let more = adapters.as_ref().map(AdapterDesk::routes).unwrap_or_default();
         let address = match settings.metrics_listen {
             None => None,
             Some(listen) => {
                 let (metrics, readiness) = (metrics.clone(), readiness.clone());
                 let shown = admin::AdminContent { metrics, readiness, gate: None };
-                let served = admin::serve(listen, shown, ended.clone()).await;
+                let served = admin::serve_with(listen, shown, more, ended.clone()).await;
                 Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
             }
         };
-        Ok(Self { metrics, readiness, address, end, ended })
+        Ok(Self { metrics, readiness, address, adapters, end, ended })
     }
 }

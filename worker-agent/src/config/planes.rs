@@ -49,6 +49,20 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9091, value_name = "PORT")]
     pub metrics_port: u16,
 
+    /// Let whoever reaches the metrics port load and unload LoRA adapters by `/v1/loras`, as Dynamo's
+    /// workers do; with an operations token, whoever shows it.
+    #[arg(
+        long,
+        env = "STATOR_SERVE_ADAPTERS",
+        value_name = "BOOL",
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = false,
+        default_missing_value = "true"
+    )]
+    pub serve_adapters: bool,
+
     /// Identity of the agent, kept over restarts; letters, digits, `.`, `_`, `-`. Its workers'
     /// ids follow from it. Default: made of host name and request plane.
     #[arg(long, env = "STATOR_AGENT_ID", value_name = "ID")]

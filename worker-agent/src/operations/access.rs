@@ -59,6 +59,21 @@ impl Access {
         })
     }
 
+    /// Refuses callers of the side server that do not show the secret, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// Why.
+    pub(crate) async fn check_token(&self, shown: Option<&[u8]>) -> Result<(), String> {
+        if !matches!(&*self.0, Operators::Known { token: Some(_), .. }) {
+            return Ok(());
+        }
+        self.allow(None, shown).await.map_err(|denied| {
+            tracing::warn!(%denied, "an operation is refused");
+            denied.to_string()
+        })
+    }
+
     async fn allow(&self, peer: Option<&TlsPeer>, shown: Option<&[u8]>) -> Result<(), Denied> {
         let (token, clients) = match &*self.0 {
             Operators::Everyone => return Ok(()),
