@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use stator_epp::config::EppArgs;
 use stator_operator::{OperatorAction, OperatorArgs, SubstituteArgs};
+use stator_planner::RunSettings;
 use stator_proxy::{DirectSettings, ProxySettings};
 use stator_worker_agent::AgentSettings;
 use std::io::Write;
@@ -69,6 +70,7 @@ fn explained(file: &Path) -> Vec<Value> {
     let args = OperatorArgs {
         substitutes: SubstituteArgs::default(),
         keep_modules: false,
+        pull_secrets: Vec::new(),
         action: OperatorAction::Explain { file: file.to_owned() },
     };
     let text = stator_operator::explain(&args, file)
@@ -120,6 +122,9 @@ fn settings(mut words: Vec<String>, all: &[Value]) -> Result<(), String> {
         }
         cli::Role::Sidecar(role) => {
             DirectSettings::try_from(role.args).map(drop).map_err(|e| e.to_string())
+        }
+        cli::Role::Planner(role) => {
+            RunSettings::try_from(role.args).map(drop).map_err(|e| e.to_string())
         }
         cli::Role::Epp(role) => explain(&role.args),
         _ => Err(format!("{words:?} starts no server")),

@@ -71,6 +71,7 @@ const PASSAGE_DETAILS: &[&str] = &["pass-paths"];
 
 /// Watch over a started engine, and buffers of the agent.
 const AGENT_DETAILS: &[&str] = &[
+    "serve-adapters",
     "engine-hang-timeout-s",
     "engine-restarts",
     "kv-socket-dir",

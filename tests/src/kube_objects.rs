@@ -3,13 +3,15 @@
 use serde_json::{Value, json};
 
 /// Kinds without a namespace that the tests use.
-const CLUSTER_SCOPED: [&str; 6] = [
+const CLUSTER_SCOPED: [&str; 8] = [
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",
     "GatewayClass",
+    "MutatingWebhookConfiguration",
     "Namespace",
     "Node",
+    "ValidatingWebhookConfiguration",
 ];
 
 /// What is enough of an object to say which one is meant. Kinds of the core group have the

@@ -10,9 +10,13 @@ const MESSAGE_BYTES_MAX: usize = 32_768;
 pub(crate) fn translated(notes: &[Note]) -> Value {
     let (status, reason) =
         if notes.is_empty() { ("True", "Complete") } else { ("False", "WithoutCounterpart") };
-    let lines: Vec<_> = notes.iter().map(line).collect();
-    let message = lines.join("\n");
+    let message = lines(notes).join("\n");
     json!({ "type": "Translated", "status": status, "reason": reason, "message": bounded(&message) })
+}
+
+/// Notes as text, a line each.
+pub(crate) fn lines(notes: &[Note]) -> Vec<String> {
+    notes.iter().map(line).collect()
 }
 
 /// Makes a status that of a document whose steps failed.
@@ -33,8 +37,27 @@ pub(crate) fn bounded(message: &str) -> &str {
     &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)]
 }
 
-/// Gives conditions their times: that of the last change of each one's status.
+/// Gives conditions their times: that of the last change of each one's status. A change of
+/// generations gets the times of its begin and its end, an adapter that of its last change.
 pub(crate) fn timed(status: &mut Value, known: &Value, now: &str) {
+    if status["selector"].is_string() {
+        let is_same = known["replicas"].is_null() || status["replicas"] == known["replicas"];
+        let time = if is_same { known["lastScaleTime"].clone() } else { json!(now) };
+        if !time.is_null() {
+            status["lastScaleTime"] = time;
+        }
+    }
+    if let Some(update) = status.get_mut("rollingUpdate") {
+        let before = &known["rollingUpdate"];
+        let is_same = update["phase"] == before["phase"];
+        let has_ended = update["phase"] == "Completed";
+        for (name, is_of_phase) in [("startTime", !has_ended), ("endTime", has_ended)] {
+            let time = if is_of_phase && !is_same { json!(now) } else { before[name].clone() };
+            if !time.is_null() && (has_ended || is_of_phase) {
+                update[name] = time;
+            }
+        }
+    }
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         let mut all = known["conditions"].as_array().into_iter().flatten();
         let before =
@@ -87,6 +110,18 @@ mod tests {
         timed(&mut status, &known, "now");
         let times = [0, 1].map(|at| status["conditions"][at]["lastTransitionTime"].clone());
         assert_eq!(times, [json!("then"), json!("now")]);
+    }
+
+    #[test]
+    fn an_adapter_keeps_the_time_of_its_last_change() {
+        let check = |known: Value, expected: Value| {
+            let mut status = json!({ "replicas": 2, "selector": "a=b" });
+            timed(&mut status, &known, "now");
+            assert_eq!(status["lastScaleTime"], expected);
+        };
+        check(json!({}), Value::Null);
+        check(json!({ "replicas": 2, "lastScaleTime": "then" }), json!("then"));
+        check(json!({ "replicas": 1, "lastScaleTime": "then" }), json!("now"));
     }
 
     #[test]

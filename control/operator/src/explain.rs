@@ -32,11 +32,7 @@ fn explain_one(document: &Value, settings: &OperatorSettings) -> Result<Vec<Valu
         return Ok(vec![document.clone()]);
     }
     let document = convert(document, FormVersion::Beta);
-    let wanted = match kind {
-        "DynamoGraphDeployment" => of_graph(&document, settings)?,
-        "DynamoComponentDeployment" => workload::objects(&Instance::read(&document)?, settings),
-        _ => WantedObjects::default(),
-    };
+    let wanted = wanted(&document, settings)?;
     let mut objects = wanted.objects;
     let metadata = &document["metadata"];
     let mut status = json!({
@@ -49,6 +45,24 @@ fn explain_one(document: &Value, settings: &OperatorSettings) -> Result<Vec<Valu
     }
     objects.push(status);
     Ok(objects)
+}
+
+/// The objects that a document of `v1beta1` leads to; none for kinds that lead to none.
+///
+/// # Errors
+///
+/// The field that is wrong.
+pub(crate) fn wanted(
+    document: &Value,
+    settings: &OperatorSettings,
+) -> Result<WantedObjects, String> {
+    match document["kind"].as_str() {
+        Some("DynamoGraphDeployment") => of_graph(document, settings),
+        Some("DynamoComponentDeployment") => {
+            Ok(workload::objects(&Instance::read(document)?, settings))
+        }
+        _ => Ok(WantedObjects::default()),
+    }
 }
 
 /// The objects of a graph, and those of its components.

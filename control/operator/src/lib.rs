@@ -4,21 +4,27 @@
 //! `kinds` are the documents, as Rust types and as custom resource definitions; `convert` turns
 //! older ones into newer ones and back. `objects` makes Kubernetes' own objects of a graph,
 //! `translate` turns the containers in them into stator's roles, and `plan` finds the steps from what
-//! a cluster has to what a graph wants. All of that is pure; `serve` alone talks to a cluster, and
-//! decides nothing. Start reading at [`explain()`].
+//! a cluster has to what a graph wants. `admission` answers the API server's questions about
+//! documents. All of that is pure; `serve` and `webhooks` alone talk to a cluster, and decide
+//! nothing. Start reading at [`explain()`].
 
+mod admission;
 mod args;
 mod condition;
 mod convert;
+mod events;
 mod explain;
 mod kinds;
+mod metrics;
+mod models;
 mod objects;
 mod plan;
 mod request;
 mod serve;
 mod translate;
+mod webhooks;
 
-pub use args::{OperatorAction, OperatorArgs, ServeArgs};
+pub use args::{OperatorAction, OperatorArgs, ServeArgs, WebhookArgs};
 pub use translate::SubstituteArgs;
 
 use anyhow::Context;
@@ -72,15 +78,34 @@ mod tests {
 
     /// Environment variable with which the test writes the file.
     const WRITE: &str = "STATOR_WRITE_CRDS";
+    /// First lines of the agents' manifest.
+    const AGENTS: &str = "\
+# Where agents publish what they are: one object per pod, owned by it. The same resource as
+# Dynamo's: where its operator, or stator's, is installed leave this file out. Agents of stator keep
+# to spec.data.stator_agents, a map from agent to record, and touch nothing else.
+";
 
     #[test]
     fn the_manifest_has_the_definitions_of_the_types() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/operator/crds.yaml");
-        let text = crds().expect("definitions are YAML");
+        check("operator/crds.yaml", &crds().expect("definitions are YAML"));
+    }
+
+    /// Agents need no more than the definition of their records.
+    #[test]
+    fn agents_have_the_operators_definition_of_their_records() {
+        let is_of_agents =
+            |of: &Value| of["metadata"]["name"] == "dynamoworkermetadatas.nvidia.com";
+        let definitions: Vec<_> = kinds::definitions().into_iter().filter(is_of_agents).collect();
+        let text = documents(&definitions).expect("definitions are YAML");
+        check("agents/crd.yaml", &format!("{AGENTS}{text}"));
+    }
+
+    fn check(file: &str, text: &str) {
+        let path = format!("{}/../../manifests/{file}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os(WRITE).is_some() {
-            std::fs::write(path, &text).expect("the file is ours");
+            std::fs::write(&path, text).expect("the file is ours");
         }
-        let found = std::fs::read_to_string(path).unwrap_or_default();
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(found == text, "{path} is not as the types are: {WRITE}=1 renews it");
     }
 }

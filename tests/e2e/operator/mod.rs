@@ -3,8 +3,10 @@
 
 mod definitions;
 mod golden;
+mod models;
 mod request;
 mod serve;
+mod webhooks;
 
 use serde::Deserialize as _;
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! The operator at work: objects appear, change and go, and documents say how they are.
 
 use super::{documents, operator};
+use hyper::Method;
 use serde_json::{Value, json};
 use stator_tests::kube::{Cluster, Namespace};
 use stator_tests::kube_objects::reference;
@@ -27,12 +28,16 @@ impl Bed {
             }
             namespace.apply(object).await;
         }
-        let kubeconfig = cluster.kubeconfig_for(&namespace.name, "stator-operator").await;
-        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-        let namespaces = format!("--namespaces={}", namespace.name);
-        let mut process = Process::start(&["operator", "run", &kubeconfig, &namespaces]);
+        let mut process = replica(cluster, &namespace).await;
         process.event("operating").await;
         Self { namespace, process }
+    }
+
+    /// Another replica of the operator.
+    async fn replica(&self, cluster: &Cluster) -> Process {
+        let mut process = replica(cluster, &self.namespace).await;
+        process.event("side server listening").await;
+        process
     }
 
     pub(super) fn object(&self, version: &str, kind: &str, name: &str) -> Value {
@@ -66,6 +71,14 @@ impl Bed {
         self.namespace.api.patch_status(&deployment, &status).await;
     }
 
+    /// Reasons of the events of the namespace.
+    async fn events(&self) -> Vec<Value> {
+        let path = format!("/api/v1/namespaces/{}/events", self.namespace.name);
+        let reply = self.namespace.api.send(Method::GET, &path, "application/json", "").await;
+        let events = reply.json();
+        events["items"].as_array().unwrap().iter().map(|event| event["reason"].clone()).collect()
+    }
+
     /// The Deployments of the graph, once there are so many.
     async fn deployments(&self, graph: &Value, number: usize) -> Vec<String> {
         let components = graph["status"]["components"].as_object().unwrap().values();
@@ -81,8 +94,12 @@ impl Bed {
         self.process.log()
     }
 
-    async fn until_gone(&self, kind: &str, name: &str) {
-        let version = if kind == "Deployment" { "apps/v1" } else { "nvidia.com/v1beta1" };
+    pub(super) async fn until_gone(&self, kind: &str, name: &str) {
+        let version = match kind {
+            "Deployment" => "apps/v1",
+            "DynamoModel" => "nvidia.com/v1alpha1",
+            _ => "nvidia.com/v1beta1",
+        };
         let object = self.object(version, kind, name);
         stator_tests::soon("the object goes", async {
             while self.namespace.api.get(&object).await.is_some() {
@@ -91,6 +108,13 @@ impl Bed {
         })
         .await;
     }
+}
+
+async fn replica(cluster: &Cluster, namespace: &Namespace) -> Process {
+    let kubeconfig = cluster.kubeconfig_for(&namespace.name, "stator-operator").await;
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let namespaces = format!("--namespaces={}", namespace.name);
+    Process::start(&["operator", "run", &kubeconfig, &namespaces, "--metrics-port=0"])
 }
 
 #[tokio::test]
@@ -175,4 +199,99 @@ async fn where_another_operator_owns_the_kinds_nothing_is_touched() {
     let mut process = Process::start(&["operator", "run", &kubeconfig, "--namespaces=default"]);
     assert!(!process.ended().await.success());
     assert!(process.log().contains("belongs to the operator behind"), "{}", process.log());
+}
+
+/// What somebody changes or deletes is set again, and a restart goes through the components in turn.
+#[tokio::test]
+async fn changes_by_hand_are_undone_and_restarts_go_in_order() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let mut bed = Bed::new(cluster).await;
+    let mut graph = documents(GRAPH).remove(0);
+    bed.namespace.apply(graph.clone()).await;
+    let pending = bed.reason(1, "some_resources_are_not_ready").await;
+    let names = bed.deployments(&pending, 3).await;
+    for name in &names {
+        bed.runs(name).await;
+    }
+    bed.reason(1, "all_resources_are_ready").await;
+
+    // A Service has no generation: its content shows the change.
+    let api = &bed.namespace.api;
+    let service = bed.object("v1", "Service", "simulated-frontend");
+    let patch = json!({ "spec": { "selector": { "nvidia.com/dynamo-component": "other" } } });
+    api.patch(&service, &patch).await;
+    api.until(&service, "the selector is set again", |of| {
+        of["spec"]["selector"]["nvidia.com/dynamo-component"] == "Frontend"
+    })
+    .await;
+    let account = bed.object("v1", "ServiceAccount", "simulated-k8s-service-discovery");
+    api.delete(&account, std::time::Duration::ZERO).await;
+    api.until(&account, "the account is there again", |_| true).await;
+    bed.process.event("somebody else changed it").await;
+
+    graph["spec"]["restart"] =
+        json!({ "id": "one", "strategy": { "order": ["Decode", "Prefill", "Frontend"] } });
+    bed.namespace.apply(graph).await;
+    for part in ["Decode", "Prefill", "Frontend"] {
+        let progress = json!([part]);
+        bed.graph(part, |graph| graph["status"]["restart"]["inProgress"] == progress).await;
+        let start = format!("simulated-{}", part.to_lowercase());
+        let name = names.iter().find(|name| name.starts_with(&start)).unwrap();
+        let deployment = bed.object("apps/v1", "Deployment", name);
+        until_marked(&bed, &deployment).await;
+        bed.runs(name).await;
+    }
+    bed.graph("the restart ends", |graph| graph["status"]["restart"]["phase"] == "Completed").await;
+    for reason in ["CreateDeployment", "RestartStarted", "RestartCompleted"] {
+        stator_tests::soon(reason, async {
+            while !bed.events().await.contains(&json!(reason)) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn until_marked(bed: &Bed, deployment: &Value) {
+    let is_marked = |of: &Value| {
+        of["spec"]["template"]["metadata"]["annotations"]["nvidia.com/restartAt"] == "one"
+    };
+    bed.namespace.api.until(deployment, "its pods are to restart", is_marked).await;
+}
+
+/// Of two replicas one operates, and the other follows when it ends.
+#[tokio::test]
+async fn another_replica_takes_over() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let mut bed = Bed::new(cluster).await;
+    let mut second = bed.replica(cluster).await;
+    let graph = documents(GRAPH).remove(0);
+    bed.namespace.apply(graph).await;
+    bed.reason(1, "some_resources_are_not_ready").await;
+    assert_eq!(second.lines("operating"), 0, "{}", second.log());
+    bed.process.terminate();
+    assert!(bed.process.ended().await.success());
+    second.event("operating").await;
+}
+
+/// The condition names the rule that the operator lacks, and nothing that runs is touched.
+#[tokio::test]
+async fn an_operator_without_rights_names_the_missing_rule() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let bed = Bed::new(cluster).await;
+    bed.namespace.apply(documents(GRAPH).remove(0)).await;
+    bed.reason(1, "some_resources_are_not_ready").await;
+    let is_role = |object: &Value| object["kind"] == "Role";
+    let mut role = documents(MANIFEST).into_iter().find(is_role).unwrap();
+    let rules = role["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["deployments"]));
+    bed.namespace.apply(role).await;
+    // A change has the operator look again.
+    let service = bed.object("v1", "Service", "simulated-frontend");
+    bed.namespace.api.delete(&service, std::time::Duration::ZERO).await;
+    let failed = bed.reason(1, "failed_to_reconcile_the_resources").await;
+    let message = failed["status"]["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("cannot list resource \"deployments\""), "{message}");
+    let deployment = bed.object("apps/v1", "Deployment", "simulated-frontend");
+    assert!(bed.namespace.api.get(&deployment).await.is_some());
 }

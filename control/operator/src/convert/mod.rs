@@ -1,8 +1,8 @@
 //! Documents of `v1alpha1` as documents of `v1beta1`, and back.
 //!
 //! A field that the other version lacks travels in an annotation, so that a round trip changes
-//! nothing. The annotation holds the specification in the version that the document came from; it
-//! is believed whole while the document still says the same, and afterwards for the fields that
+//! nothing. The annotation holds the specification, or the status, in the version that the document
+//! came from; it is believed whole while the document still says the same, and afterwards for the fields that
 //! only it can say.
 
 mod component;
@@ -18,42 +18,79 @@ pub(crate) enum FormVersion {
     Beta,
 }
 
+type Fields = Map<String, Value>;
+
 /// Kind with two versions.
-#[derive(Clone, Copy)]
 struct TwoForms {
     kind: &'static str,
-    /// Annotation with the specification in the version that the document came from.
+    parts: [PartForms; 2],
+}
+
+/// Part of a document in two versions.
+#[derive(Clone, Copy)]
+struct PartForms {
+    /// Name of the part, `spec` or `status`.
+    part: &'static str,
+    /// Annotation with the part in the version that the document came from.
     annotation: &'static str,
-    to_beta: fn(&Map<String, Value>) -> Map<String, Value>,
-    to_alpha: fn(&Map<String, Value>) -> Map<String, Value>,
+    to_beta: fn(&Fields) -> Fields,
+    to_alpha: fn(&Fields) -> Fields,
 }
 
 const KINDS: [TwoForms; 4] = [
     TwoForms {
         kind: "DynamoGraphDeployment",
-        annotation: "nvidia.com/dgd-spec",
-        to_beta: plain::graph_to_beta,
-        to_alpha: plain::graph_to_alpha,
+        parts: [
+            spec("nvidia.com/dgd-spec", plain::graph_to_beta, plain::graph_to_alpha),
+            status("nvidia.com/dgd-status", plain::status_to_beta, plain::status_to_alpha),
+        ],
     },
     TwoForms {
         kind: "DynamoComponentDeployment",
-        annotation: "nvidia.com/dcd-spec",
-        to_beta: component::service_to_component,
-        to_alpha: component::component_to_service,
+        parts: [
+            spec(
+                "nvidia.com/dcd-spec",
+                component::service_to_component,
+                component::component_to_service,
+            ),
+            status("nvidia.com/dcd-status", plain::status_to_beta, plain::status_to_alpha),
+        ],
     },
     TwoForms {
         kind: "DynamoGraphDeploymentRequest",
-        annotation: "nvidia.com/dgdr-spec",
-        to_beta: plain::request_to_beta,
-        to_alpha: plain::request_to_alpha,
+        parts: [
+            spec("nvidia.com/dgdr-spec", plain::request_to_beta, plain::request_to_alpha),
+            status(
+                "nvidia.com/dgdr-status",
+                plain::request_status_to_beta,
+                plain::request_status_to_alpha,
+            ),
+        ],
     },
     TwoForms {
         kind: "DynamoGraphDeploymentScalingAdapter",
-        annotation: "nvidia.com/dgdsa-spec",
-        to_beta: plain::adapter_to_beta,
-        to_alpha: plain::adapter_to_alpha,
+        parts: [
+            spec("nvidia.com/dgdsa-spec", plain::adapter_to_beta, plain::adapter_to_alpha),
+            status("nvidia.com/dgdsa-status", Fields::clone, Fields::clone),
+        ],
     },
 ];
+
+const fn spec(
+    annotation: &'static str,
+    to_beta: fn(&Fields) -> Fields,
+    to_alpha: fn(&Fields) -> Fields,
+) -> PartForms {
+    PartForms { part: "spec", annotation, to_beta, to_alpha }
+}
+
+const fn status(
+    annotation: &'static str,
+    to_beta: fn(&Fields) -> Fields,
+    to_alpha: fn(&Fields) -> Fields,
+) -> PartForms {
+    PartForms { part: "status", annotation, to_beta, to_alpha }
+}
 
 /// The document in the other version where it is not in `wanted`. Other kinds, and those with one
 /// version, stay as they are.
@@ -61,37 +98,41 @@ pub(crate) fn convert(document: &Value, wanted: FormVersion) -> Value {
     let Some(forms) = KINDS.iter().find(|forms| document["kind"] == forms.kind) else {
         return document.clone();
     };
-    let (name, there, back) = match wanted {
-        FormVersion::Alpha => (ALPHA, forms.to_alpha, forms.to_beta),
-        FormVersion::Beta => (BETA, forms.to_beta, forms.to_alpha),
-    };
     let mut converted = document.clone();
-    converted["apiVersion"] = name.into();
+    let version = if wanted == FormVersion::Alpha { ALPHA } else { BETA };
+    converted["apiVersion"] = version.into();
     // A stored document has the stored version's name, whatever its form.
-    if is_old_form(document) == (wanted == FormVersion::Alpha) {
-        return converted;
-    }
-    let empty = Map::new();
-    let spec = document["spec"].as_object().unwrap_or(&empty);
-    let kept = take_annotation(&mut converted, forms.annotation);
-    let new = match kept {
-        Some(kept) if back(&kept) == *spec => kept,
-        Some(kept) => with_what_only_it_says(there(spec), &kept, &there(&back(&kept))),
-        None => there(spec),
-    };
-    if back(&new) != *spec {
-        let text = Value::Object(spec.clone()).to_string();
-        converted["metadata"]["annotations"][forms.annotation] = text.into();
-    }
-    converted["spec"] = new.into();
-    if let Some(status) = converted.get_mut("status") {
-        plain::rename_status(status, wanted == FormVersion::Beta);
+    if is_old_form(document) != (wanted == FormVersion::Alpha) {
+        for forms in forms.parts {
+            convert_part(&mut converted, forms, wanted);
+        }
     }
     converted
 }
 
+/// Converts a part of a document. One that is missing stays away.
+fn convert_part(document: &mut Value, forms: PartForms, wanted: FormVersion) {
+    let PartForms { part, annotation, to_beta, to_alpha } = forms;
+    let (there, back) = match wanted {
+        FormVersion::Alpha => (to_alpha, to_beta),
+        FormVersion::Beta => (to_beta, to_alpha),
+    };
+    let kept = take_annotation(document, annotation);
+    let Some(said) = document[part].as_object().cloned() else { return };
+    let new = match kept {
+        Some(kept) if back(&kept) == said => kept,
+        Some(kept) => with_what_only_it_says(there(&said), &kept, &there(&back(&kept))),
+        None => there(&said),
+    };
+    if back(&new) != said {
+        let text = Value::Object(said).to_string();
+        document["metadata"]["annotations"][annotation] = text.into();
+    }
+    document[part] = new.into();
+}
+
 /// Whether a document has fields that only `v1alpha1` has.
-fn is_old_form(document: &Value) -> bool {
+pub(crate) fn is_old_form(document: &Value) -> bool {
     let spec = &document["spec"];
     let marks = ["services", "envs", "pvcs", "componentType", "extraPodSpec", "profilingConfig"];
     document["apiVersion"] == ALPHA

@@ -64,15 +64,13 @@ pub(super) fn adapter_to_alpha(spec: &Map<String, Value>) -> Map<String, Value> 
 /// Fields of requests that both versions have.
 const SAME: [&str; 4] = ["model", "backend", "autoApply", "runtimeVersionOverride"];
 
-fn same(spec: &Map<String, Value>) -> Map<String, Value> {
-    spec.iter()
-        .filter(|(name, _)| SAME.contains(&name.as_str()))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+fn only(fields: &Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    let kept = fields.iter().filter(|(name, _)| names.contains(&name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 pub(super) fn request_to_beta(spec: &Map<String, Value>) -> Map<String, Value> {
-    let mut request = same(spec);
+    let mut request = only(spec, &SAME);
     let image = spec.get("profilingConfig").and_then(|config| config.get("profilerImage"));
     request.extend(image.map(|image| ("image".to_owned(), image.clone())));
     if spec.get("useMocker") == Some(&Value::Bool(true)) {
@@ -82,7 +80,7 @@ pub(super) fn request_to_beta(spec: &Map<String, Value>) -> Map<String, Value> {
 }
 
 pub(super) fn request_to_alpha(spec: &Map<String, Value>) -> Map<String, Value> {
-    let mut request = same(spec);
+    let mut request = only(spec, &SAME);
     let image = spec.get("image").cloned().unwrap_or_else(|| "".into());
     request.insert("profilingConfig".to_owned(), json!({ "profilerImage": image }));
     if spec.get("features").is_some_and(|features| features["mocker"]["enabled"] == true) {
@@ -91,16 +89,61 @@ pub(super) fn request_to_alpha(spec: &Map<String, Value>) -> Map<String, Value> 
     request
 }
 
-/// Gives the parts of a graph's status their names in the other version.
-pub(super) fn rename_status(status: &mut Value, to_beta: bool) {
-    let names = [("services", "components"), ("service", "component")];
-    let updates = ("updatedServices", "updatedComponents");
-    let turn =
-        |(old, new): (&'static str, &'static str)| if to_beta { (old, new) } else { (new, old) };
-    let Some(status) = status.as_object_mut() else { return };
-    for (from, to) in names.map(turn) {
-        rename(status, from, to);
-    }
-    let (from, to) = turn(updates);
-    rename_in(status, "rollingUpdate", from, to);
+/// Phases of requests that are states of the older version.
+const PHASES: [&str; 5] = ["Pending", "Profiling", "Ready", "Deploying", "Failed"];
+/// Fields of a request's status that both versions have.
+const SAME_STATUS: [&str; 2] = ["observedGeneration", "conditions"];
+
+pub(super) fn request_status_to_beta(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut request = only(status, &SAME_STATUS);
+    let state = status.get("state").filter(|state| PHASES.iter().any(|phase| *state == phase));
+    request.extend(state.map(|state| ("phase".to_owned(), state.clone())));
+    let name = status.get("deployment").and_then(|of| of.get("name"));
+    request.extend(name.map(|name| ("dgdName".to_owned(), name.clone())));
+    request
+}
+
+pub(super) fn request_status_to_alpha(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut request = only(status, &SAME_STATUS);
+    let phase = status.get("phase");
+    // The older version has no word for a graph that runs.
+    let state = phase.map(|phase| if phase == "Deployed" { json!("Ready") } else { phase.clone() });
+    request.extend(state.map(|state| ("state".to_owned(), state)));
+    let name = status.get("dgdName");
+    request.extend(name.map(|name| ("deployment".to_owned(), json!({ "name": name }))));
+    request
+}
+
+/// Names of a status' parts in both versions, the older first.
+const PARTS: [(&str, &str); 2] = [("services", "components"), ("service", "component")];
+
+pub(super) fn status_to_beta(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut status = status.clone();
+    PARTS.iter().for_each(|(older, newer)| rename(&mut status, older, newer));
+    rename_in(&mut status, "rollingUpdate", "updatedServices", "updatedComponents");
+    for_components(&mut status, |component| {
+        let first = component.get("componentNames").and_then(|names| names.get(0));
+        if component.get("componentName").is_some() && component.get("componentName") == first {
+            component.remove("componentName");
+        }
+    });
+    status
+}
+
+pub(super) fn status_to_alpha(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut status = status.clone();
+    for_components(&mut status, |component| {
+        let first = component.get("componentNames").and_then(|names| names.get(0)).cloned();
+        component.extend(first.map(|name| ("componentName".to_owned(), name)));
+    });
+    PARTS.iter().for_each(|(older, newer)| rename(&mut status, newer, older));
+    rename_in(&mut status, "rollingUpdate", "updatedComponents", "updatedServices");
+    status
+}
+
+/// Changes the states of all components, under their newer names.
+fn for_components(status: &mut Map<String, Value>, change: fn(&mut Map<String, Value>)) {
+    let all = status.get_mut("components").and_then(Value::as_object_mut);
+    all.into_iter().flatten().filter_map(|(_, of)| of.as_object_mut()).for_each(change);
+    status.get_mut("component").and_then(Value::as_object_mut).into_iter().for_each(change);
 }

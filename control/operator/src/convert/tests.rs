@@ -136,7 +136,65 @@ const REQUEST: &[(&str, &str)] = &[
     ("sla", r#"{"ttft": 1.5}"#),
 ];
 
+/// Fields of a graph's status, in the older version and in the newer.
+const OLD_STATUS: &[(&str, &str)] = &[
+    ("state", "\"pending\""),
+    ("conditions", r#"[{"type": "Ready"}]"#),
+    (
+        "services",
+        r#"{"a": {"componentName": "x", "componentNames": ["x", "y"], "replicas": 1}, "b": {"componentName": "z"}}"#,
+    ),
+    ("rollingUpdate", r#"{"phase": "Completed", "updatedServices": ["a"]}"#),
+    ("podSelector", r#"{"a": "b"}"#),
+];
+const NEW_STATUS: &[(&str, &str)] = &[
+    ("state", "\"pending\""),
+    (
+        "components",
+        r#"{"a": {"componentNames": ["x", "y"], "replicas": 1}, "b": {"componentNames": []}}"#,
+    ),
+    ("component", r#"{"componentNames": ["x"]}"#),
+    ("rollingUpdate", r#"{"phase": "Completed", "updatedComponents": ["a"]}"#),
+];
+const REQUEST_STATUS: &[(&str, &str)] = &[
+    ("phase", "\"Deployed\""),
+    ("profilingPhase", "\"Done\""),
+    ("dgdName", "\"g\""),
+    ("observedGeneration", "3"),
+];
+
+#[test]
+fn a_status_of_the_older_version_names_its_first_workload() {
+    let mut new = graph(BETA, json!({ "components": [{ "name": "a" }] }));
+    new["status"] = json!({ "components": { "a": { "componentNames": ["x", "y"] } } });
+    let old = convert(&new, FormVersion::Alpha);
+    assert_eq!(old["status"]["services"]["a"]["componentName"], "x");
+    assert!(old["metadata"]["annotations"].get("nvidia.com/dgd-status").is_none());
+}
+
 proptest! {
+    #[test]
+    fn a_status_survives_a_round_trip(
+        old in fields(OLD_STATUS),
+        new in fields(NEW_STATUS),
+        request in fields(REQUEST_STATUS),
+    ) {
+        let there = |document: &Value, first, second| convert(&convert(document, first), second);
+        let mut document = graph(ALPHA, json!({ "services": {} }));
+        document["status"] = old;
+        let back = there(&document, FormVersion::Beta, FormVersion::Alpha);
+        prop_assert_eq!(&back, &document);
+        for (kind, status) in
+            [("DynamoGraphDeployment", new), ("DynamoGraphDeploymentRequest", request)]
+        {
+            let mut document = graph(BETA, json!({ "components": [] }));
+            document["kind"] = json!(kind);
+            document["status"] = status;
+            let back = there(&document, FormVersion::Alpha, FormVersion::Beta);
+            prop_assert_eq!(&back, &document);
+        }
+    }
+
     #[test]
     fn a_round_trip_changes_nothing(
         services in proptest::collection::btree_map("[a-c]", fields(SERVICE), 0..3),

@@ -3,7 +3,9 @@
 use super::document::GraphDocument;
 use super::generation::generation;
 use super::instance::{graph_label, is_worker};
-use super::{OperatorSettings, WantedObjects, label, object, shared, strings, unsupported};
+use super::{
+    OperatorSettings, WantedObjects, label, object, planner, shared, strings, unsupported,
+};
 use crate::kinds::BETA;
 use crate::kinds::beta::ComponentType;
 use crate::kinds::common::Framework;
@@ -33,7 +35,11 @@ pub(crate) fn objects(
     document: &Value,
     settings: &OperatorSettings,
 ) -> Result<WantedObjects, String> {
-    let graph = GraphDocument::read(document)?;
+    let document = match settings.translates {
+        true => planner::with_adapters(document.clone()),
+        false => document.clone(),
+    };
+    let graph = GraphDocument::read(&document)?;
     if graph.spec.components.iter().flatten().next().is_none() {
         return Err("spec.components: at least one is needed".to_owned());
     }
@@ -46,8 +52,9 @@ pub(crate) fn objects(
             give_generation(component, &generation);
         }
     }
-    let notes = unsupported::of_graph(&graph.spec);
-    let mut objects = shared::objects(&graph)?;
+    let mut notes = unsupported::of_graph(&graph.spec);
+    let (mut objects, lost) = shared::objects(&graph)?;
+    notes.extend(lost);
     objects.extend(components);
     Ok(WantedObjects { objects, notes })
 }
@@ -68,6 +75,10 @@ impl GraphDocument<'_> {
             spec["backendFramework"] = json!(framework);
         }
         self.fill_template(&mut spec["podTemplate"], settings);
+        if kind == Some(ComponentType::Planner) && settings.translates {
+            let (name, words) = planner::annotation(self);
+            spec["podTemplate"]["metadata"]["annotations"][name] = words;
+        }
         let mut labels = strings(&spec["podTemplate"]["metadata"], "labels");
         let is_global = said["globalDynamoNamespace"] == true;
         let own = [
@@ -104,6 +115,11 @@ impl GraphDocument<'_> {
         if !labels.is_empty() {
             template["metadata"]["labels"] = labels.into();
         }
+        if let Some(class) = &self.spec.priority_class_name
+            && template["spec"]["priorityClassName"].is_null()
+        {
+            template["spec"]["priorityClassName"] = json!(class);
+        }
         let env: Vec<_> = self.spec.env.iter().flatten().map(|variable| json!(variable)).collect();
         let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
         for main in containers.into_iter().flatten().filter(|of| of["name"] == "main") {
@@ -128,7 +144,7 @@ fn give_generation(component: &mut Value, generation: &str) {
 }
 
 /// The framework that a component's command names.
-fn framework(component: &Value) -> Option<Framework> {
+pub(crate) fn framework(component: &Value) -> Option<Framework> {
     let containers = component["podTemplate"]["spec"]["containers"].as_array()?;
     let main = containers.iter().find(|container| container["name"] == "main")?;
     let words = [&main["command"], &main["args"]].into_iter().filter_map(Value::as_array).flatten();

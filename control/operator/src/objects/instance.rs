@@ -6,6 +6,9 @@ use crate::kinds::common::Framework;
 use crate::translate::PodPlace;
 use serde_json::Value;
 
+/// Annotation of a planner's component with words of its command line, as JSON.
+pub(super) const PLANNER: &str = "stator.dev/planner";
+
 /// A component on its way to its workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
@@ -72,6 +75,14 @@ impl Instance {
         self.shape.multinode.is_some()
     }
 
+    /// Words of a planner's command line that follow from its graph.
+    fn scaled(&self) -> Vec<String> {
+        let template = self.shape.pod_template.as_ref().map(|template| &template.0);
+        let metadata = template.and_then(|template| template.get("metadata"));
+        let text = metadata.and_then(|metadata| metadata["annotations"][PLANNER].as_str());
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
     /// Place of the component for the translation of its pod.
     pub(super) fn surroundings<'a>(&'a self, settings: &'a OperatorSettings) -> PodPlace<'a> {
         let Self { namespace, graph_label, .. } = self;
@@ -88,6 +99,7 @@ impl Instance {
             kind: self.shape.r#type,
             is_multinode: self.is_multinode(),
             discovery,
+            scaled: self.scaled(),
             substitutes: &settings.substitutes,
         }
     }

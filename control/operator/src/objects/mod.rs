@@ -7,13 +7,17 @@
 mod document;
 mod generation;
 pub(crate) mod graph;
+mod ingress;
 mod instance;
+mod multinode;
+pub(crate) mod planner;
 mod pod;
 mod shared;
 mod unsupported;
 pub(crate) mod workload;
 
 pub(crate) use instance::Instance;
+pub(crate) use pod::model_hash;
 
 use crate::translate::{Note, Substitutes};
 use ring::digest;
@@ -30,12 +34,15 @@ pub(crate) struct OperatorSettings {
     pub(crate) substitutes: Substitutes,
     /// Whether containers that run Dynamo's modules run stator's roles instead.
     pub(crate) translates: bool,
+    /// Secrets for registries, which all pods get.
+    pub(crate) pull_secrets: Vec<String>,
 }
 
 impl OperatorSettings {
     /// Settings that put stator's roles in the place of Dynamo's modules.
     pub(crate) fn new(substitutes: Substitutes) -> Self {
-        Self { origin_version: FOLLOWS.to_owned(), substitutes, translates: true }
+        let (translates, pull_secrets) = (true, Vec::new());
+        Self { origin_version: FOLLOWS.to_owned(), substitutes, translates, pull_secrets }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pod template of a component: the manifest's, with what the operator fills in.
 
-use super::instance::{Instance, is_worker};
+use super::instance::{Instance, PLANNER, is_worker};
 use super::{hex, label, strings};
 use crate::kinds::beta::ComponentType;
 use crate::kinds::common::Framework;
@@ -88,8 +88,9 @@ fn pod_metadata(of: &Instance, mut metadata: Map<String, Value>) -> Map<String, 
     names.extend(labels(of));
     metadata.insert("labels".to_owned(), names.into());
     let mut annotations = strings(&said, "annotations");
-    // The annotation says who made the component, not how its pods are.
-    annotations.remove(&label("dynamo-operator-origin-version"));
+    // These say how the component was made, not how its pods are.
+    let own = [label("dynamo-operator-origin-version"), PLANNER.to_owned()];
+    annotations.retain(|name, _| !own.contains(name));
     let model = of.shape.model_ref.as_ref();
     annotations.extend(model.map(|model| (label("dynamo-base-model"), json!(model.name))));
     metadata.remove("annotations");
@@ -127,7 +128,7 @@ pub(super) fn labels(of: &Instance) -> Map<String, Value> {
 }
 
 /// First 8 hexadecimal digits of the SHA-256 of a model's name.
-pub(super) fn model_hash(model: &str) -> String {
+pub(crate) fn model_hash(model: &str) -> String {
     hex(model.as_bytes(), 8)
 }
 

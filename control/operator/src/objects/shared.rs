@@ -3,10 +3,11 @@
 
 use super::document::GraphDocument;
 use super::instance::graph_label;
-use super::{label, object};
+use super::{ingress, label, object};
 use crate::convert::{FormVersion, convert};
 use crate::kinds::BETA;
-use crate::kinds::beta::ComponentType;
+use crate::kinds::beta::{ComponentShape, ComponentType};
+use crate::translate::Note;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -32,24 +33,50 @@ struct PodRights {
     rules: Vec<Value>,
 }
 
-/// The objects, without an order.
+/// The objects, without an order, and notes on those that are not made.
 ///
 /// # Errors
 ///
 /// The field that is wrong.
-pub(super) fn objects(graph: &GraphDocument<'_>) -> Result<Vec<Value>, String> {
+pub(super) fn objects(graph: &GraphDocument<'_>) -> Result<(Vec<Value>, Vec<Note>), String> {
     let mut objects: Vec<_> = RIGHTS
         .iter()
         .filter(|rights| rights.only.is_none_or(|kind| graph.has(kind)))
         .flat_map(|rights| rights_of(graph, rights))
         .collect();
-    objects.extend(claims(graph));
+    let older = older_form(graph);
+    objects.extend(claims(graph, &older));
+    let (ingresses, notes) = ingress::objects(graph, &older);
+    objects.extend(ingresses);
     if graph.has(ComponentType::Epp) {
         objects.extend(picker_settings(graph)?);
         objects.push(pool(graph));
     }
     objects.extend(adapters(graph));
-    Ok(objects)
+    let components = graph.spec.components.iter().flatten();
+    objects.extend(components.filter_map(|component| {
+        let id = format!("{}-{}", graph.name, component.name.to_lowercase());
+        let mut budget = disruption_budget(graph.namespace, &id, &component.shape)?;
+        let is_global = component.shape.global_dynamo_namespace == Some(true);
+        budget["spec"]["selector"] = json!({ "matchLabels": {
+            label("dynamo-component"): component.name,
+            label("dynamo-namespace"): graph_label(graph.namespace, graph.name, is_global),
+        } });
+        Some(budget)
+    }));
+    Ok((objects, notes))
+}
+
+/// The budget of a component that says how many copies a drain of nodes leaves, without a selector.
+pub(super) fn disruption_budget(
+    namespace: &str,
+    name: &str,
+    shape: &ComponentShape,
+) -> Option<Value> {
+    let least = shape.min_available?;
+    let mut budget = object("policy/v1", "PodDisruptionBudget", namespace, name);
+    budget["spec"] = json!({ "minAvailable": least });
+    Some(budget)
 }
 
 fn rights_of(graph: &GraphDocument<'_>, rights: &PodRights) -> [Value; 3] {
@@ -68,14 +95,18 @@ fn rights_of(graph: &GraphDocument<'_>, rights: &PodRights) -> [Value; 3] {
     [object("v1", "ServiceAccount", graph.namespace, &account), role, binding]
 }
 
-/// Claims that a graph of `v1alpha1` asks for.
-fn claims(graph: &GraphDocument<'_>) -> Vec<Value> {
+/// The graph as a document of `v1alpha1`.
+fn older_form(graph: &GraphDocument<'_>) -> Value {
     let kind = "DynamoGraphDeployment";
     let document = json!({
         "apiVersion": BETA, "kind": kind, "metadata": graph.metadata, "spec": graph.written,
     });
-    let old = convert(&document, FormVersion::Alpha);
-    let claims = old["spec"]["pvcs"].as_array().cloned().unwrap_or_default();
+    convert(&document, FormVersion::Alpha)
+}
+
+/// Claims that a graph of `v1alpha1` asks for.
+fn claims(graph: &GraphDocument<'_>, older: &Value) -> Vec<Value> {
+    let claims = older["spec"]["pvcs"].as_array().cloned().unwrap_or_default();
     let wanted = claims.into_iter().filter(|claim| claim["create"] == true);
     let claims = wanted.map(|said| {
         let name = said["name"].as_str().unwrap_or_default();

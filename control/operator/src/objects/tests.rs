@@ -171,3 +171,96 @@ fn engines_on_several_nodes_are_sets_with_a_leader() {
     assert!(main("workerTemplate").get("livenessProbe").is_none());
     assert_eq!(main("leaderTemplate")["command"], json!(["python3", "-m", "dynamo.vllm"]));
 }
+
+#[test]
+fn a_planner_scales_the_workers_of_its_graph_by_their_adapters() {
+    let graph = r#"
+apiVersion: nvidia.com/v1beta1
+kind: DynamoGraphDeployment
+metadata: {name: g, namespace: n}
+spec:
+  components:
+  - {name: Front, type: frontend, podTemplate: {spec: {containers: [{name: main, image: f}]}}}
+  - {name: Plan, type: planner, podTemplate: {spec: {containers: [{name: main, image: p, command: [python3, -m, dynamo.planner]}]}}}
+  - {name: Pre, type: prefill, podTemplate: {spec: {containers: [{name: main, image: w, command: [python3, -m, dynamo.mocker], args: [--model-path, m]}]}}}
+  - {name: Dec, type: decode, podTemplate: {spec: {containers: [{name: main, image: w, command: [python3, -m, dynamo.mocker], args: [--model-path, m]}]}}}
+"#;
+    let all = objects(graph);
+    for adapter in ["g-pre", "g-dec"] {
+        let name = format!("DynamoGraphDeploymentScalingAdapter {adapter}");
+        assert!(all.contains_key(&name), "{:?}", all.keys());
+    }
+    let pod = &all["Deployment g-plan"]["spec"]["template"];
+    let args = pod["spec"]["containers"][0]["args"].as_array().expect("words");
+    for word in [
+        "--metrics-url=http://g-front.n:8000/metrics",
+        "--mode=disaggregated",
+        "--namespace=n",
+        "--models=m",
+        "--scale=prefill=dgdsa/g-pre,decode=dgdsa/g-dec",
+    ] {
+        assert!(args.iter().any(|known| known == word), "{word} is not in {args:?}");
+    }
+    assert!(pod["metadata"]["annotations"].get(instance::PLANNER).is_none());
+}
+
+#[test]
+fn ingresses_budgets_and_classes_are_those_that_a_graph_asks_for() {
+    let graph = r#"
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+metadata: {name: g, namespace: n}
+spec:
+  priorityClassName: high
+  services:
+    Front:
+      componentType: frontend
+      replicas: 3
+      minAvailable: 2
+      ingress: {enabled: true, host: chat, hostSuffix: example.org, tls: {secretName: t}, ingressControllerClassName: nginx}
+      extraPodSpec: {mainContainer: {image: f}}
+    Work:
+      componentType: worker
+      ingress: {enabled: true, useVirtualService: true}
+      extraPodSpec: {priorityClassName: own, mainContainer: {image: w}}
+"#;
+    let all = objects(graph);
+    let ingress = &all["Ingress g-front"]["spec"];
+    assert_eq!(ingress["rules"][0]["host"], "chat.example.org");
+    let service = &ingress["rules"][0]["http"]["paths"][0]["backend"]["service"];
+    assert_eq!(service, &json!({ "name": "g-front", "port": { "number": 8000 } }));
+    assert_eq!(ingress["tls"], json!([{ "hosts": ["chat.example.org"], "secretName": "t" }]));
+    assert_eq!(ingress["ingressClassName"], "nginx");
+    let budget = &all["PodDisruptionBudget g-front"]["spec"];
+    assert_eq!(budget["minAvailable"], 2);
+    assert_eq!(budget["selector"]["matchLabels"]["nvidia.com/dynamo-component"], "Front");
+    let class = |name: &str| {
+        let (_, found) = all.iter().find(|(key, _)| key.starts_with(name)).expect("it");
+        found["spec"]["template"]["spec"]["priorityClassName"].clone()
+    };
+    assert_eq!(
+        (class("Deployment g-front"), class("Deployment g-work")),
+        (json!("high"), json!("own"))
+    );
+    let status = all["DynamoGraphDeployment g"]["status"]["conditions"][0]["message"].to_string();
+    assert!(status.contains("Work: ingress: belongs to a frontend"), "{status}");
+    assert!(status.contains("no VirtualService of Istio is made"), "{status}");
+}
+
+#[test]
+fn pods_get_secrets_for_registries_unless_they_want_none() {
+    let mut settings = OperatorSettings::new(Substitutes::default());
+    settings.pull_secrets = vec!["registry".to_owned()];
+    let component = |annotations: Value| {
+        let document = json!({
+            "metadata": { "name": "c" },
+            "spec": { "podTemplate": { "metadata": { "annotations": annotations } } },
+        });
+        let of = Instance::read(&document).expect("a component");
+        let wanted = workload::objects(&of, &settings);
+        wanted.objects[0]["spec"]["template"]["spec"]["imagePullSecrets"].clone()
+    };
+    assert_eq!(component(json!({})), json!([{ "name": "registry" }]));
+    let without = json!({ "nvidia.com/disable-image-pull-secret-discovery": "true" });
+    assert_eq!(component(without), Value::Null);
+}

@@ -8,11 +8,9 @@ use crate::translate::Note;
 pub(super) fn of_graph(spec: &GraphSpec) -> Vec<Note> {
     let policy = spec.experimental.as_ref().and_then(|all| all.kv_transfer_policy.as_ref());
     let fields = [
-        ("spec.priorityClassName", spec.priority_class_name.is_some()),
         ("spec.topologyConstraint", spec.topology_constraint.is_some()),
         ("spec.providerOverride", spec.provider_override.is_some()),
         ("spec.experimental.kvTransferPolicy", policy.is_some()),
-        ("spec.restart", spec.restart.is_some()),
     ];
     notes("", &fields)
 }
@@ -22,7 +20,6 @@ pub(super) fn of_component(of: &Instance) -> Vec<Note> {
     let experiment =
         |name: &str| of.shape.experimental.as_ref().is_some_and(|all| all.0.contains_key(name));
     let fields = [
-        ("minAvailable", of.shape.min_available.is_some()),
         ("topologyConstraint", of.shape.topology_constraint.is_some()),
         ("providerOverride", of.shape.provider_override.is_some()),
         ("experimental.checkpoint", experiment("checkpoint")),

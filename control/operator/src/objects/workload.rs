@@ -1,26 +1,56 @@
 //! A component's workload and Services.
 
 use super::instance::Instance;
+use super::multinode::{NodeKind, join};
 use super::pod::{defaults, labels, template};
+use super::shared::disruption_budget;
 use super::{OperatorSettings, WantedObjects, label, object, strings, unsupported};
 use crate::kinds::common::Framework;
-use crate::translate::translate_pod;
+use crate::translate::{Note, translate_pod};
 use serde_json::{Value, json};
 
 /// The objects of a component by itself or of a graph.
 pub(crate) fn objects(of: &Instance, settings: &OperatorSettings) -> WantedObjects {
     let mut template = template(of);
+    add_pull_secrets(&mut template, &settings.pull_secrets);
     let mut notes = unsupported::of_component(of);
     if settings.translates {
         let (translated, lost) = translate_pod(&template, &of.surroundings(settings));
         template = translated;
         notes.extend(lost);
     }
-    let workload =
-        if of.is_multinode() { leader_worker_set(of, template) } else { deployment(of, template) };
+    let workload = match of.is_multinode() {
+        true => leader_worker_set(of, template, &mut notes),
+        false => deployment(of, template),
+    };
     let mut objects = vec![workload, service(of)];
     objects.extend(model_service(of));
+    // Copies of a graph's component have one budget, whatever their generation.
+    if !of.is_of_graph
+        && let Some(mut budget) = disruption_budget(&of.namespace, &of.name, &of.shape)
+    {
+        budget["spec"]["selector"] = json!({ "matchLabels": { label("selector"): of.name } });
+        objects.push(budget);
+    }
     WantedObjects { objects, notes }
+}
+
+/// Annotation of pods that get no secrets for registries.
+const WITHOUT_SECRETS: &str = "disable-image-pull-secret-discovery";
+
+fn add_pull_secrets(template: &mut Value, names: &[String]) {
+    let annotations = strings(&template["metadata"], "annotations");
+    if names.is_empty() || annotations.get(&label(WITHOUT_SECRETS)) == Some(&json!("true")) {
+        return;
+    }
+    let mut secrets = template["spec"]["imagePullSecrets"].as_array().cloned().unwrap_or_default();
+    for name in names {
+        let secret = json!({ "name": name });
+        if !secrets.contains(&secret) {
+            secrets.push(secret);
+        }
+    }
+    template["spec"]["imagePullSecrets"] = secrets.into();
 }
 
 /// Kind and name of a component's workload.
@@ -63,7 +93,7 @@ fn amount(text: &str) -> Value {
     text.parse::<u32>().map_or_else(|_| json!(text), |number| json!(number))
 }
 
-fn leader_worker_set(of: &Instance, mut template: Value) -> Value {
+fn leader_worker_set(of: &Instance, mut template: Value, notes: &mut Vec<Note>) -> Value {
     let name = format!("{}-0", of.name);
     let mut set = object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", &of.namespace, &name);
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
@@ -72,6 +102,9 @@ fn leader_worker_set(of: &Instance, mut template: Value) -> Value {
     let [mut leader, mut worker] = [template.clone(), template];
     leader["metadata"]["labels"]["role"] = "leader".into();
     worker["metadata"]["labels"]["role"] = "worker".into();
+    notes.extend(join_nodes(of, &mut leader, NodeKind::Leader));
+    // Both have the same reason.
+    join_nodes(of, &mut worker, NodeKind::Worker);
     // Only the first node of a vLLM or an SGLang answers probes.
     if matches!(of.framework, Some(Framework::Vllm | Framework::Sglang)) {
         let containers = worker["spec"]["containers"].as_array_mut().into_iter().flatten();
@@ -92,6 +125,19 @@ fn leader_worker_set(of: &Instance, mut template: Value) -> Value {
         },
     });
     set
+}
+
+/// Joins the engine of a pod to those of the other nodes; returns a note where it stays alone.
+fn join_nodes(of: &Instance, pod: &mut Value, node: NodeKind) -> Option<Note> {
+    let containers = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
+    let mut mains = containers.filter(|container| container["name"] == "main");
+    let why = join(mains.next()?, of, node).err()?;
+    Some(Note {
+        component: of.component.clone(),
+        container: "main".to_owned(),
+        subject: "multinode".to_owned(),
+        message: format!("its nodes are not joined: {why}"),
+    })
 }
 
 fn service(of: &Instance) -> Value {

@@ -1,11 +1,14 @@
 //! Steps from what a cluster has to what a graph wants. A pass takes no step back to look: it plans
 //! from what it sees, and so does the next, whatever became of the steps of this one.
 
+mod restart;
 mod rollout;
 mod status;
 
 use crate::condition::translated;
-use crate::objects::{Instance, OperatorSettings, WantedObjects, graph, hash_of, label, workload};
+use crate::objects::{
+    Instance, OperatorSettings, WantedObjects, graph, hash_of, label, planner, workload,
+};
 use crate::translate::Note;
 use rollout::{ComponentCopies, GenerationCopies};
 use serde_json::{Value, json};
@@ -13,7 +16,7 @@ use status::WorkloadReadiness;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Annotation with the hash of the object as it was applied.
-const APPLIED: &str = "nvidia.com/last-applied-hash";
+pub(crate) const APPLIED: &str = "nvidia.com/last-applied-hash";
 /// Label of all objects of one document; its value is of [`owner_label`].
 pub(crate) const OWNER: &str = "stator.dev/owner";
 /// Kinds that stay when nothing wants them any more: what users have stored in them.
@@ -30,6 +33,23 @@ pub(crate) enum ObjectStep {
     Delete(Value),
 }
 
+impl ObjectStep {
+    /// The object.
+    pub(crate) fn object(&self) -> &Value {
+        match self {
+            Self::Apply(object) | Self::Delete(object) => object,
+        }
+    }
+
+    /// What is done with the object, in a word.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Apply(_) => "apply",
+            Self::Delete(_) => "delete",
+        }
+    }
+}
+
 /// Steps, and the state to report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DocumentPlan {
@@ -37,7 +57,7 @@ pub(crate) struct DocumentPlan {
     pub(crate) steps: Vec<ObjectStep>,
     /// Status of the document.
     pub(crate) status: Value,
-    /// Status of each component of a graph, with its document.
+    /// Status of each component of a graph, and of each adapter, with its document.
     pub(crate) components: Vec<(Value, Value)>,
 }
 
@@ -77,7 +97,10 @@ pub(crate) fn plan_graph(
     observed: &[Value],
     settings: &OperatorSettings,
 ) -> Result<DocumentPlan, String> {
-    let mut document = document.clone();
+    let mut document = match settings.translates {
+        true => planner::with_adapters(document.clone()),
+        false => document.clone(),
+    };
     let there = ObservedObjects::new(observed);
     there.scale(&mut document);
     let WantedObjects { objects, mut notes } = graph::objects(&document, settings)?;
@@ -89,7 +112,11 @@ pub(crate) fn plan_graph(
     let kept: Vec<_> = kept.cloned().collect();
     let mut components = Vec::new();
     let wanted_number = new.len();
-    for component in there.generations(new)? {
+    let mut all = there.generations(new)?;
+    let is_rolling = all.len() > wanted_number;
+    // The wanted generation stands first.
+    let restart = restart::restart(&there, &document, &mut all[..wanted_number], is_rolling)?;
+    for component in all {
         let objects = workload::objects(&Instance::read(&component)?, settings);
         components.push((component.clone(), objects.objects[0].clone()));
         wanted.push(component);
@@ -98,11 +125,15 @@ pub(crate) fn plan_graph(
     }
     notes.dedup();
     let steps = there.steps(wanted, &kept, &document);
-    let is_rolling = components.len() > wanted_number;
     let mut plan = there.report(&document, &components, &notes, steps);
-    if is_rolling {
-        status::roll(&mut plan.status);
+    status::roll(&mut plan.status, &document["status"]["rollingUpdate"], is_rolling);
+    if !restart.is_null() {
+        plan.status["restart"] = restart;
     }
+    plan.components.extend(kept.into_iter().map(|adapter| {
+        let status = status::of_adapter(&adapter);
+        (adapter, status)
+    }));
     Ok(plan)
 }
 
@@ -296,7 +327,7 @@ fn is_wanted_adapter(adapter: &Value, document: &Value) -> bool {
 }
 
 /// Kind and name, by which an object is known in its namespace.
-fn key(object: &Value) -> (String, String) {
+pub(crate) fn key(object: &Value) -> (String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     (text(&object["kind"]), text(&object["metadata"]["name"]))
 }

@@ -1,5 +1,6 @@
 //! States of graphs and components.
 
+use crate::objects::label;
 use serde_json::{Map, Value, json};
 
 /// Copies of a workload, as its controller reports them.
@@ -45,7 +46,7 @@ impl WorkloadReadiness {
     }
 
     /// Whether all copies of the newest specification are available.
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.is_current && self.available >= self.asked && self.updated >= self.asked
     }
 }
@@ -81,12 +82,16 @@ pub(super) fn of_graph(document: &Value, parts: &[ComponentState<'_>], translate
     })
 }
 
-/// Makes the status of a graph that of one that changes from a generation to the next.
-pub(super) fn roll(status: &mut Value) {
-    status["state"] = "pending".into();
-    status["rollingUpdate"] = json!({ "phase": "InProgress" });
-    status["conditions"][0]["status"] = "False".into();
-    status["conditions"][0]["reason"] = "rolling_update_in_progress".into();
+/// Says in the status of a graph whether it changes from a generation to the next, or has changed.
+pub(super) fn roll(status: &mut Value, known: &Value, is_rolling: bool) {
+    if is_rolling {
+        status["state"] = "pending".into();
+        status["rollingUpdate"] = json!({ "phase": "InProgress" });
+        status["conditions"][0]["status"] = "False".into();
+        status["conditions"][0]["reason"] = "rolling_update_in_progress".into();
+    } else if known["phase"].as_str().is_some_and(|phase| !phase.is_empty()) {
+        status["rollingUpdate"] = json!({ "phase": "Completed" });
+    }
 }
 
 /// The status of one component.
@@ -106,6 +111,20 @@ pub(super) fn of_component(document: &Value, part: &ComponentState<'_>) -> Value
         ],
         "component": component,
     })
+}
+
+/// The status of a scaling adapter, by which autoscalers find the pods.
+pub(super) fn of_adapter(adapter: &Value) -> Value {
+    let spec = &adapter["spec"];
+    let text = |name: &str| spec["dgdRef"][name].as_str().unwrap_or_default();
+    let selector = format!(
+        "{}={},{}={}",
+        label("dynamo-component"),
+        text("componentName"),
+        label("dynamo-graph-deployment-name"),
+        text("name"),
+    );
+    json!({ "replicas": spec["replicas"], "selector": selector })
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {

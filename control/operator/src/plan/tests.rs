@@ -52,6 +52,12 @@ impl SimulatedCluster {
                 if let Some(status) = there.and_then(|there| there.get("status")) {
                     object["status"] = status.clone();
                 }
+                // The status stays that of the generation before until the controller acts.
+                let pod = |object: &Value| object["spec"]["template"].clone();
+                let generation = |of: &Value| of["metadata"]["generation"].as_i64().unwrap_or(0);
+                let is_other = there.is_none_or(|there| pod(there) != pod(&object));
+                let generation = there.map_or(0, generation) + i64::from(is_other);
+                object["metadata"]["generation"] = generation.into();
                 self.objects.insert(key(&object), object);
             }
         }
@@ -69,8 +75,25 @@ impl SimulatedCluster {
         let asked = deployment["spec"]["replicas"].as_i64().unwrap_or_default();
         let available = asked * quarters / 4;
         deployment["status"] = json!({
-            "updatedReplicas": asked, "readyReplicas": available, "availableReplicas": available,
+            "observedGeneration": deployment["metadata"]["generation"], "updatedReplicas": asked, "readyReplicas": available, "availableReplicas": available,
         });
+    }
+
+    /// Changes an object as a person does. Those are known by the hash that the store takes away.
+    fn edit(&mut self, at: usize) {
+        let number = self.objects.len().max(1);
+        let Some(object) = self.objects.values_mut().nth(at % number) else { return };
+        if object["kind"] == "Deployment" || object["kind"] == COMPONENT {
+            object["spec"]["replicas"] = json!(0);
+        }
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(APPLIED);
+        }
+    }
+
+    fn lose(&mut self, at: usize) {
+        let key = self.objects.keys().nth(at % self.objects.len().max(1)).cloned();
+        key.map(|key| self.objects.remove(&key));
     }
 
     fn run_all(&mut self) {
@@ -95,13 +118,16 @@ impl SimulatedCluster {
 }
 
 fn settled(cluster: &mut SimulatedCluster, graph: &Value) -> DocumentPlan {
+    let mut graph = graph.clone();
     for _ in 0..64 {
-        let plan = plan_graph(graph, &cluster.observed(), &settings()).expect("a graph");
+        let plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
         let is_updated = plan.status["state"] == "successful";
-        if plan.steps.is_empty() && is_updated {
+        let is_same = plan.status == graph["status"];
+        if plan.steps.is_empty() && is_updated && is_same {
             return plan;
         }
         plan.steps.iter().for_each(|step| cluster.take(step));
+        graph["status"] = plan.status;
         cluster.run_all();
     }
     panic!("it does not settle: {:?}", cluster.objects.keys());
@@ -156,6 +182,9 @@ fn an_adapter_has_the_last_word_on_numbers() {
     cluster.objects.get_mut(&adapter).expect("an adapter")["spec"]["replicas"] = json!(5);
     let plan = settled(&mut cluster, &graph);
     assert_eq!(plan.status["components"]["decode"]["replicas"], 5);
+    let (_, status) = plan.components.last().expect("the adapter's status");
+    let selector = "nvidia.com/dynamo-component=decode,nvidia.com/dynamo-graph-deployment-name=g";
+    assert_eq!(status, &json!({ "replicas": 5, "selector": selector }));
     assert_eq!(cluster.objects[&adapter]["spec"]["replicas"], 5);
 }
 
@@ -177,6 +206,83 @@ fn a_component_by_itself_has_its_objects_and_state() {
     assert_eq!(plan.status["conditions"][0]["status"], "True");
 }
 
+/// Components whose pods have been asked to restart, and whether all are ready again.
+fn restarted(cluster: &SimulatedCluster, id: &str) -> Vec<(String, bool)> {
+    let deployments = cluster.objects.values().filter(|object| object["kind"] == "Deployment");
+    let marked = deployments.filter(|of| {
+        of["spec"]["template"]["metadata"]["annotations"]["nvidia.com/restartAt"] == id
+    });
+    let part = |of: &Value| of["metadata"]["labels"]["nvidia.com/dynamo-component"].to_string();
+    let is_ready = |of: &Value| of["metadata"]["generation"] == of["status"]["observedGeneration"];
+    let mut all: Vec<_> = marked.map(|of| (part(of).replace('"', ""), is_ready(of))).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn components_restart_one_after_another_in_their_order() {
+    let mut cluster = SimulatedCluster::default();
+    let mut graph = graph(1, 1, 1);
+    settled(&mut cluster, &graph);
+    let before: Vec<_> = cluster.objects.keys().cloned().collect();
+    let order = ["decode", "frontend", "prefill"];
+    graph["spec"]["restart"] = json!({ "id": "one", "strategy": { "order": order } });
+    for at in 0..order.len() {
+        let mut plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+        let state = json!({
+            "observedID": "one", "phase": "Restarting", "inProgress": [order[at]],
+        });
+        assert_eq!(plan.status["restart"], state);
+        plan.steps.iter().for_each(|step| cluster.take(step));
+        graph["status"] = plan.status.take();
+        // Without news the next component waits.
+        let again = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+        assert_eq!((again.steps, &again.status["restart"]), (Vec::new(), &state));
+        let mut expected: Vec<_> =
+            order[..=at].iter().map(|name| ((*name).to_owned(), *name != order[at])).collect();
+        expected.sort();
+        assert_eq!(restarted(&cluster, "one"), expected);
+        cluster.run_all();
+    }
+    let plan = settled(&mut cluster, &graph);
+    assert_eq!(plan.status["restart"], json!({ "observedID": "one", "phase": "Completed" }));
+    let after: Vec<_> = cluster.objects.keys().cloned().collect();
+    assert_eq!(after, before, "a restart makes no generation");
+}
+
+#[test]
+fn a_parallel_restart_takes_all_at_once_and_a_new_generation_ends_it() {
+    let mut cluster = SimulatedCluster::default();
+    settled(&mut cluster, &graph(1, 1, 1));
+    let restart = json!({ "id": "one", "strategy": { "type": "Parallel" } });
+    let mut wanted = graph(1, 1, 1);
+    wanted["spec"]["restart"] = restart.clone();
+    let plan = plan_graph(&wanted, &cluster.observed(), &settings()).expect("a graph");
+    plan.steps.iter().for_each(|step| cluster.take(step));
+    assert_eq!(restarted(&cluster, "one").len(), 3);
+    let mut next = graph(2, 1, 1);
+    next["spec"]["restart"] = restart;
+    next["status"] = plan.status;
+    let plan = settled(&mut cluster, &next);
+    assert_eq!(plan.status["restart"], json!({ "observedID": "one", "phase": "Superseded" }));
+    assert_eq!(plan.status["rollingUpdate"]["phase"], "Completed");
+}
+
+#[test]
+fn what_somebody_else_changed_is_set_again() {
+    let mut cluster = SimulatedCluster::default();
+    let graph = graph(1, 1, 1);
+    settled(&mut cluster, &graph);
+    let wanted = cluster.objects.clone();
+    cluster.edit(0);
+    assert_ne!(cluster.objects, wanted);
+    settled(&mut cluster, &graph);
+    let spec = |all: &BTreeMap<_, Value>| -> Vec<Value> {
+        all.values().map(|object| object["spec"].clone()).collect()
+    };
+    assert_eq!(spec(&cluster.objects), spec(&wanted));
+}
+
 /// Something that happens to a cluster.
 #[derive(Clone, Debug)]
 enum ClusterEvent {
@@ -186,6 +292,12 @@ enum ClusterEvent {
     Pass(u32),
     /// A Deployment has a share of its copies, in quarters.
     Run(usize, i64),
+    /// A restart is asked for, of all at once or one after another.
+    Restart(u8, bool),
+    /// Somebody changes an object.
+    Edit(usize),
+    /// Somebody deletes an object.
+    Lose(usize),
 }
 
 fn event() -> impl Strategy<Value = ClusterEvent> {
@@ -193,6 +305,9 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
         1 => (1..4u8, 1..6, 1..6).prop_map(|(image, p, d)| ClusterEvent::Change(image, p, d)),
         3 => any::<u32>().prop_map(ClusterEvent::Pass),
         4 => (0..12usize, 0..=4i64).prop_map(|(at, quarters)| ClusterEvent::Run(at, quarters)),
+        1 => (0..3u8, any::<bool>()).prop_map(|(id, all)| ClusterEvent::Restart(id, all)),
+        1 => (0..64usize).prop_map(ClusterEvent::Edit),
+        1 => (0..64usize).prop_map(ClusterEvent::Lose),
     ]
 }
 
@@ -206,8 +321,18 @@ proptest! {
         let mut wanted = graph(1, 1, 1);
         for event in events {
             match event {
-                ClusterEvent::Change(image, prefill, decode) => wanted = graph(image, prefill, decode),
+                ClusterEvent::Change(image, prefill, decode) => {
+                    let next = graph(image, prefill, decode);
+                    wanted["spec"]["components"] = next["spec"]["components"].clone();
+                }
                 ClusterEvent::Run(at, quarters) => cluster.run(at, quarters),
+                ClusterEvent::Restart(id, all) => {
+                    let kind = if all { "Parallel" } else { "Sequential" };
+                    let strategy = json!({ "type": kind });
+                    wanted["spec"]["restart"] = json!({ "id": format!("r{id}"), "strategy": strategy });
+                }
+                ClusterEvent::Edit(at) => cluster.edit(at),
+                ClusterEvent::Lose(at) => cluster.lose(at),
                 ClusterEvent::Pass(failing) => {
                     let plan = plan_graph(&wanted, &cluster.observed(), &settings()).expect("a graph");
                     let serving = cluster.serving();
@@ -218,10 +343,18 @@ proptest! {
                         let left = cluster.serving().intersection(&serving).count();
                         prop_assert!(serving.is_empty() || left > 0, "{step:?}");
                     }
+                    // The status may be lost, too.
+                    if failing >> 31 == 0 {
+                        wanted["status"] = plan.status;
+                    }
                 }
             }
         }
-        settled(&mut cluster, &wanted);
+        let plan = settled(&mut cluster, &wanted);
+        if wanted["spec"]["restart"].is_object() {
+            let phase = plan.status["restart"]["phase"].as_str();
+            prop_assert!(matches!(phase, Some("Completed" | "Superseded")), "{phase:?}");
+        }
         let workers = cluster.objects.values().filter(|object| object["kind"] == COMPONENT);
         let generations: BTreeSet<_> = workers.filter_map(hash).collect();
         prop_assert_eq!(generations.len(), 1);

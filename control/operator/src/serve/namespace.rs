@@ -1,18 +1,25 @@
 //! The operator of one namespace.
 
+use super::models::ModelOperator;
+use super::request::RequestOperator;
 use super::store::{COMPONENTS, GRAPHS, ObjectStore, called, followed};
 use crate::condition::{failed, timed};
 use crate::convert::{FormVersion, convert};
+use crate::events::DocumentEvent;
+use crate::metrics::OperatorMetrics;
 use crate::objects::OperatorSettings;
-use crate::plan::{DocumentPlan, OWNER, ObjectStep, owner_label, plan_component, plan_graph};
+use crate::plan::{DocumentPlan, OWNER, owner_label, plan_component, plan_graph};
+use parking_lot::Mutex;
 use serde_json::Value;
 use stator_kube::meta::timestamp;
 use stator_kube::{ApiError, Cluster, Query, Report, Resource};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Reports that may wait; the watches are held up beyond them.
 const REPORTS_MAX: usize = 256;
@@ -33,6 +40,7 @@ enum OperatorNews {
 pub(super) struct NamespaceOperator {
     store: ObjectStore,
     settings: OperatorSettings,
+    metrics: OperatorMetrics,
     news: mpsc::Receiver<OperatorNews>,
     /// Documents by kind and name. Kubernetes deletes the objects of one that is gone.
     documents: BTreeMap<(&'static str, String), Value>,
@@ -42,8 +50,55 @@ pub(super) struct NamespaceOperator {
 const GRAPH: &str = "DynamoGraphDeployment";
 const COMPONENT: &str = "DynamoComponentDeployment";
 
+/// Parts that the operators of all namespaces share.
+#[derive(Clone)]
+pub(super) struct OperatorParts {
+    pub(super) settings: OperatorSettings,
+    pub(super) metrics: OperatorMetrics,
+    /// Folder with the `config.json` of models, by their names.
+    pub(super) model_configs: Option<PathBuf>,
+    /// Turn of a request's profile: each takes all cores for seconds.
+    pub(super) turn: Arc<Mutex<()>>,
+}
+
+/// Operates a namespace whenever this replica leads there, until it is dropped.
+pub(super) async fn operate_namespace(
+    cluster: Cluster,
+    namespace: String,
+    parts: OperatorParts,
+    mut leading: watch::Receiver<bool>,
+) {
+    parts.metrics.led(&namespace, false);
+    // The other end lives as long as the election, which outlives this.
+    while leading.wait_for(|is_leading| *is_leading).await.is_ok() {
+        tracing::info!(namespace, "operating");
+        parts.metrics.led(&namespace, true);
+        let OperatorParts { settings, metrics, model_configs, turn } = parts.clone();
+        let store = ObjectStore::new(cluster.api.clone(), namespace.clone(), metrics.clone());
+        let requests =
+            RequestOperator::new(&cluster, store.clone(), settings.clone(), model_configs, turn);
+        let models = ModelOperator::new(&cluster, &namespace, metrics.clone());
+        let graphs = NamespaceOperator::new(&cluster, store, settings, metrics);
+        // A step that is under way when another replica leads may be taken twice: steps are the
+        // same for both.
+        tokio::select! {
+            _ = leading.wait_for(|is_leading| !*is_leading) => {}
+            () = graphs.run() => return,
+            () = models.run() => return,
+            () = requests.run() => return,
+        }
+        tracing::info!(namespace, "another replica operates");
+        parts.metrics.led(&namespace, false);
+    }
+}
+
 impl NamespaceOperator {
-    pub(super) fn new(cluster: &Cluster, store: ObjectStore, settings: OperatorSettings) -> Self {
+    fn new(
+        cluster: &Cluster,
+        store: ObjectStore,
+        settings: OperatorSettings,
+        metrics: OperatorMetrics,
+    ) -> Self {
         let (sender, news) = mpsc::channel(REPORTS_MAX);
         let mut tasks = JoinSet::new();
         let query = |resource: Resource, labels: Option<String>| Query {
@@ -64,11 +119,11 @@ impl NamespaceOperator {
             let owned = query(resource, Some(OWNER.to_owned()));
             tasks.spawn(cluster.follow(owned, decode, sender.clone(), wrap).run());
         }
-        Self { store, settings, news, documents: BTreeMap::new(), _tasks: tasks }
+        Self { store, settings, metrics, news, documents: BTreeMap::new(), _tasks: tasks }
     }
 
     /// Works until it is dropped.
-    pub(super) async fn run(mut self) {
+    async fn run(mut self) {
         let mut pause = LOOK_AGAIN;
         loop {
             match timeout(pause, self.news.recv()).await {
@@ -79,6 +134,10 @@ impl NamespaceOperator {
             }
             while let Ok(news) = self.news.try_recv() {
                 self.hear(news);
+            }
+            for kind in [GRAPH, COMPONENT] {
+                let number = self.documents.keys().filter(|(known, _)| *known == kind).count();
+                self.metrics.counted(kind, &self.store.namespace, number);
             }
             pause = if self.pass().await { LOOK_AGAIN } else { RETRY };
         }
@@ -105,7 +164,11 @@ impl NamespaceOperator {
     async fn pass(&self) -> bool {
         let mut is_done = true;
         for ((kind, name), document) in self.documents.iter().filter(|(_, of)| is_own(of)) {
-            if let Err(error) = self.operate(document, kind).await {
+            let begun = Instant::now();
+            let outcome = self.operate(document, kind).await;
+            let namespace = &self.store.namespace;
+            self.metrics.reconciled(kind, namespace, outcome.is_ok(), begun.elapsed());
+            if let Err(error) = outcome {
                 tracing::warn!(kind, name, %error, "a step failed, it is tried again");
                 is_done = false;
             }
@@ -115,24 +178,26 @@ impl NamespaceOperator {
 
     /// Takes the steps of one document, and reports its state.
     async fn operate(&self, document: &Value, kind: &str) -> Result<(), ApiError> {
-        let observed = self.store.owned(&owner_label(document)).await?;
         let graph = convert(document, FormVersion::Beta);
+        let observed = match self.store.owned(&owner_label(document)).await {
+            Ok(observed) => observed,
+            Err(error) => return self.unseen(&graph, error).await,
+        };
         let plan = if kind == GRAPH { plan_graph } else { plan_component };
         let (plan, mut faults) = match plan(&graph, &observed, &self.settings) {
             Ok(plan) => (plan, Vec::new()),
             Err(fault) => (DocumentPlan::failed(&graph), vec![fault]),
         };
-        let mut failure = None;
+        let (mut failure, mut events) = (None, Vec::new());
         for step in &plan.steps {
-            let (word, object) = match step {
-                ObjectStep::Apply(object) => ("apply", object),
-                ObjectStep::Delete(object) => ("delete", object),
-            };
-            let object = called(object);
+            let name = called(step.object());
             match self.store.take(step).await {
-                Ok(()) => tracing::info!(step = word, object, "operating"),
+                Ok(()) => {
+                    tracing::info!(step = step.word(), object = name, "operating");
+                    events.extend(DocumentEvent::of_step(step, &observed));
+                }
                 Err(error) => {
-                    faults.push(format!("{word} {object}: {error}"));
+                    faults.push(format!("{} {name}: {error}", step.word()));
                     failure = Some(error);
                 }
             }
@@ -141,11 +206,24 @@ impl NamespaceOperator {
         if !faults.is_empty() {
             failed(&mut status, &faults);
         }
-        self.report(document, status).await?;
+        events.extend(DocumentEvent::of_status(&graph["status"], &status));
+        self.report(&graph, status).await?;
         for (component, status) in plan.components.into_iter().filter(|_| kind == GRAPH) {
             self.report(&component, status).await?;
         }
+        self.store.tell(document, &events).await;
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Reports that the objects of a document cannot be seen, where the API server says why: the rule
+    /// that the operator lacks.
+    async fn unseen(&self, document: &Value, error: ApiError) -> Result<(), ApiError> {
+        if matches!(error, ApiError::Refused { .. }) {
+            let mut status = DocumentPlan::failed(document).status;
+            failed(&mut status, &[error.to_string()]);
+            self.report(document, status).await?;
+        }
+        Err(error)
     }
 
     /// Reports a state that differs from the one that the document has.

@@ -1,16 +1,24 @@
 //! Objects of one namespace in the API server.
 
+use crate::events::DocumentEvent;
 use crate::kinds::GROUP;
-use crate::plan::{OWNER, ObjectStep};
+use crate::metrics::OperatorMetrics;
+use crate::objects::hash_of;
+use crate::plan::{APPLIED, OWNER, ObjectStep, key};
 use http::Method;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use stator_kube::meta::timestamp;
 use stator_kube::{Api, ApiError, Query, Resource};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Name of the operator among those that change objects.
 const MANAGER: &str = "stator-operator";
 
 /// Definitions of kinds.
-pub(super) const DEFINITIONS: Resource =
+pub(crate) const DEFINITIONS: Resource =
     resource("apiextensions.k8s.io", "v1", "customresourcedefinitions");
 /// Graphs.
 pub(super) const GRAPHS: Resource = resource(GROUP, "v1beta1", "dynamographdeployments");
@@ -21,8 +29,11 @@ const NODES: Resource = resource("", "v1", "nodes");
 /// Components.
 pub(super) const COMPONENTS: Resource = resource(GROUP, "v1beta1", "dynamocomponentdeployments");
 
+/// Events.
+const EVENTS: Resource = resource("", "v1", "events");
+
 /// Kinds of the objects that the operator makes.
-const KINDS: [(&str, Resource); 11] = [
+const KINDS: [(&str, Resource); 13] = [
     ("DynamoComponentDeployment", COMPONENTS),
     (
         "DynamoGraphDeploymentScalingAdapter",
@@ -36,31 +47,43 @@ const KINDS: [(&str, Resource); 11] = [
     ("PersistentVolumeClaim", resource("", "v1", "persistentvolumeclaims")),
     ("Role", resource("rbac.authorization.k8s.io", "v1", "roles")),
     ("RoleBinding", resource("rbac.authorization.k8s.io", "v1", "rolebindings")),
+    ("Ingress", resource("networking.k8s.io", "v1", "ingresses")),
+    ("PodDisruptionBudget", resource("policy", "v1", "poddisruptionbudgets")),
     ("InferencePool", resource("inference.networking.k8s.io", "v1", "inferencepools")),
 ];
 
-const fn resource(group: &'static str, version: &'static str, plural: &'static str) -> Resource {
+pub(crate) const fn resource(
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+) -> Resource {
     Resource { group, version, plural }
 }
 
-/// The kinds whose changes lead to another plan.
+/// The kinds whose changes lead to another plan: all that the operator makes, since others may
+/// change them.
 pub(super) fn followed() -> impl Iterator<Item = Resource> {
-    KINDS.iter().take(4).map(|(_, resource)| *resource)
+    KINDS.iter().map(|(_, resource)| *resource)
 }
 
-/// The objects of a namespace.
+/// The objects of a namespace. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ObjectStore {
     api: Api,
     pub(super) namespace: String,
+    metrics: OperatorMetrics,
+    /// Content of each object after it was set last, by kind and name. One that is not here, or that
+    /// has another content since, is set again.
+    applied: Arc<Mutex<BTreeMap<(String, String), String>>>,
 }
 
 impl ObjectStore {
-    pub(super) fn new(api: Api, namespace: String) -> Self {
-        Self { api, namespace }
+    pub(super) fn new(api: Api, namespace: String, metrics: OperatorMetrics) -> Self {
+        Self { api, namespace, metrics, applied: Arc::default() }
     }
 
-    /// All objects with an owner's label. Kinds that are not installed have none.
+    /// All objects with an owner's label. Kinds that are not installed have none. Those that
+    /// somebody else changed do not say any more what they were set to.
     pub(super) async fn owned(&self, owner: &str) -> Result<Vec<Value>, ApiError> {
         let mut all = Vec::new();
         for (kind, resource) in KINDS {
@@ -82,19 +105,41 @@ impl ObjectStore {
                 // Items of a list do not say what they are.
                 item["apiVersion"] = version.clone();
                 item["kind"] = kind.into();
+                self.forget_edited(&mut item);
                 item
             }));
         }
         Ok(all)
     }
 
+    /// Takes the hash away from an object that is not as it was set.
+    fn forget_edited(&self, object: &mut Value) {
+        let applied = self.applied.lock().get(&key(object)).cloned();
+        if applied.as_ref() == Some(&content(object)) {
+            return;
+        }
+        if applied.is_some() {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            self.metrics.edited(kind, &self.namespace);
+            tracing::info!(object = called(object), "somebody else changed it");
+        }
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(APPLIED);
+        }
+    }
+
     /// Takes a step. What is gone already need not be deleted.
     pub(super) async fn take(&self, step: &ObjectStep) -> Result<(), ApiError> {
         match step {
             ObjectStep::Apply(object) => {
-                self.api.apply(&self.path(object), MANAGER, object.to_string().into()).await?;
+                let body = object.to_string().into();
+                let answer = self.api.apply(&self.path(object), MANAGER, body).await?;
+                let there: Value = serde_json::from_slice(&answer)
+                    .map_err(|error| ApiError::Malformed(error.to_string()))?;
+                self.applied.lock().insert(key(object), content(&there));
             }
             ObjectStep::Delete(object) => {
+                self.applied.lock().remove(&key(object));
                 match self.api.call(Method::DELETE, &self.path(object), Vec::new()).await {
                     Ok(_) | Err(ApiError::Absent(_)) => {}
                     Err(error) => return Err(error),
@@ -146,6 +191,18 @@ impl ObjectStore {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
+    /// Tells of a document's events. One that is not taken is lost: events are no state.
+    pub(super) async fn tell(&self, document: &Value, events: &[DocumentEvent]) {
+        for event in events {
+            let name = format!("{:016x}", rand::random::<u64>());
+            let event = event.object(document, &name, &timestamp(SystemTime::now()));
+            let path = EVENTS.path(Some(&self.namespace));
+            if let Err(error) = self.api.call(Method::POST, &path, event.to_string().into()).await {
+                tracing::warn!(%error, "an event is lost");
+            }
+        }
+    }
+
     fn path(&self, object: &Value) -> String {
         let kind = object["kind"].as_str().unwrap_or_default();
         let known = KINDS.iter().find(|(known, _)| *known == kind);
@@ -155,8 +212,60 @@ impl ObjectStore {
     }
 }
 
+/// Annotations that Kubernetes' own controllers write.
+const FOREIGN: [&str; 2] = ["deployment.kubernetes.io/revision", "pv.kubernetes.io/"];
+
+/// Hash of the parts of an object that people write: no status, and none of what servers number.
+fn content(object: &Value) -> String {
+    let mut content = object.clone();
+    let metadata = content["metadata"].take();
+    let mut annotations = metadata["annotations"].clone();
+    if let Some(annotations) = annotations.as_object_mut() {
+        annotations.retain(|name, _| !FOREIGN.iter().any(|start| name.starts_with(start)));
+    }
+    content["metadata"] = json!({ "labels": metadata["labels"], "annotations": annotations });
+    if let Some(content) = content.as_object_mut() {
+        content.remove("status");
+    }
+    hash_of(&content, 32)
+}
+
 /// An object as a step calls it, for logs.
 pub(super) fn called(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment() -> Value {
+        json!({
+            "kind": "Deployment",
+            "metadata": {
+                "name": "d",
+                "resourceVersion": "1",
+                "labels": { "a": "b" },
+                "annotations": { "deployment.kubernetes.io/revision": "1", APPLIED: "h" },
+            },
+            "spec": { "replicas": 1 },
+            "status": { "replicas": 0 },
+        })
+    }
+
+    #[test]
+    fn the_content_of_an_object_is_what_people_write() {
+        let known = content(&deployment());
+        let check = |pointer: &str, value: Value, is_same: bool| {
+            let mut changed = deployment();
+            *changed.pointer_mut(pointer).expect("it is there") = value;
+            assert_eq!(content(&changed) == known, is_same, "{pointer}");
+        };
+        check("/metadata/resourceVersion", json!("2"), true);
+        check("/metadata/annotations/deployment.kubernetes.io~1revision", json!("2"), true);
+        check("/status/replicas", json!(1), true);
+        check("/metadata/labels/a", json!("c"), false);
+        check("/spec/replicas", json!(2), false);
+    }
 }

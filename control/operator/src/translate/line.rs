@@ -3,7 +3,7 @@
 use super::place::PodPlace;
 use super::table::{FlagRule, ModuleRule, TABLE, Unlisted};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Subject and reason of something that has no counterpart.
 pub(super) type Lost = (String, String);
@@ -30,7 +30,12 @@ impl<'a> RoleLine<'a> {
     ) -> Self {
         let mut words: Vec<_> =
             module.engine.iter().map(|engine| format!("--engine={engine}")).collect();
-        words.extend(module.words.iter().map(|word| word.replace("$discovery", &place.discovery)));
+        for word in &module.words {
+            match word.as_str() {
+                "$scaled" => words.extend(place.scaled.iter().cloned()),
+                word => words.push(word.replace("$discovery", &place.discovery)),
+            }
+        }
         let (engine, lost) = (Vec::new(), Vec::new());
         let container = container.clone();
         Self { module, container, place, words, engine, seen: BTreeSet::new(), lost }
@@ -113,13 +118,40 @@ impl<'a> RoleLine<'a> {
         }
     }
 
+    /// Follows the keys of a value that is an object of JSON.
+    fn follow_keys(&mut self, subject: &str, keys: &BTreeMap<String, FlagRule>, value: &str) {
+        let Ok(Value::Object(given)) = serde_json::from_str(value) else {
+            return self.lose(subject, "it is read where it is JSON, and not from a file");
+        };
+        for (key, value) in given.into_iter().filter(|(_, value)| !value.is_null()) {
+            let subject = format!("{subject}: {key}");
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            match keys.get(&key) {
+                Some(rule) => self.follow(&subject, rule, &value),
+                None => self.lose(&subject, "stator has no such setting"),
+            }
+        }
+    }
+
     fn follow(&mut self, subject: &str, rule: &FlagRule, value: &str) {
+        if !rule.keys.is_empty() {
+            return self.follow_keys(subject, &rule.keys, value);
+        }
+        if rule.off.as_deref() == Some(value) {
+            return;
+        }
         if let Some((_, why)) = rule.refused.iter().find(|(part, _)| value.contains(part.as_str()))
         {
             return self.lose(subject, why);
         }
         if let Some(why) = &rule.missing {
             return self.lose(subject, why);
+        }
+        if let Some(when) = &rule.when {
+            if when == value {
+                rule.to.iter().for_each(|flag| self.add(flag));
+            }
+            return;
         }
         let value = match (&rule.switch, &rule.values) {
             (Some(given), _) => given.as_str(),

@@ -13,5 +13,7 @@ pub(crate) struct PodPlace<'a> {
     pub(crate) is_multinode: bool,
     /// Place where the workers are found, as `--discovery` takes it.
     pub(crate) discovery: String,
+    /// Words of a planner's command line that follow from its graph.
+    pub(crate) scaled: Vec<String>,
     pub(crate) substitutes: &'a Substitutes,
 }

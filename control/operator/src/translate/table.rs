@@ -62,6 +62,12 @@ pub(super) struct FlagRule {
     pub(super) refused: BTreeMap<String, String>,
     /// The flag has no value; ours is given this one.
     pub(super) switch: Option<String>,
+    /// Value for which our flag is given, which has none itself; it is left out for others.
+    pub(super) when: Option<String>,
+    /// Value that is as if the flag were not there.
+    pub(super) off: Option<String>,
+    /// The value is an object of JSON with these keys, each with a fate of its own.
+    pub(super) keys: BTreeMap<String, FlagRule>,
     /// Reason for which nothing is lost without it.
     pub(super) settled: Option<String>,
     /// Reason for which nothing takes its place.
@@ -84,7 +90,7 @@ mod tests {
     fn every_module_has_a_role_or_a_reason() {
         for (name, module) in &TABLE.modules {
             assert_ne!(module.role.is_some(), module.missing.is_some(), "{name}");
-            let roles = ["agent", "epp", "proxy", "sidecar"];
+            let roles = ["agent", "epp", "planner", "proxy", "sidecar"];
             assert!(module.role.as_deref().is_none_or(|role| roles.contains(&role)), "{name}");
         }
     }
@@ -92,7 +98,12 @@ mod tests {
     #[test]
     fn every_flag_has_one_fate() {
         let modules = TABLE.modules.values().flat_map(|module| &module.flags);
-        for (name, rule) in modules.chain(&TABLE.shared) {
+        let keys = TABLE.modules.values().flat_map(|module| module.flags.values());
+        let keys = keys.flat_map(|rule| &rule.keys);
+        for (name, rule) in modules.chain(&TABLE.shared).chain(keys) {
+            if !rule.keys.is_empty() {
+                continue;
+            }
             let fates = [&rule.to, &rule.engine, &rule.settled, &rule.missing];
             assert_eq!(fates.iter().filter(|fate| fate.is_some()).count(), 1, "{name}: {rule:?}");
         }

@@ -20,6 +20,7 @@ fn pod(kind: ComponentType, containers: Value, models: &[(&str, &str)]) -> (Valu
         kind: Some(kind),
         is_multinode: false,
         discovery: "kubernetes://n".to_owned(),
+        scaled: vec!["--mode=aggregated".to_owned(), "--models=m".to_owned()],
         substitutes: &substitutes,
     };
     let template = json!({ "spec": { "containers": containers } });
@@ -148,4 +149,34 @@ fn other_containers_stay_as_they_are() {
     let (pod, lost) = pod(ComponentType::Worker, other.clone(), &[]);
     assert_eq!(pod["spec"]["containers"], other);
     assert_eq!(lost, [""; 0]);
+}
+
+#[test]
+fn a_planner_scales_what_its_graph_says_and_its_keys_have_fates() {
+    let config = json!({
+        "environment": "kubernetes", "mode": "disagg", "optimization_target": "latency",
+        "load_adjustment_interval_seconds": 7, "advisory": true, "max_gpu_budget": -1,
+        "load_predictor": "prophet", "report_interval_hours": 24, "isl": null,
+    });
+    let command = ["python3", "-m", "dynamo.planner"];
+    let main = json!({ "command": command, "args": ["--config", config.to_string()] });
+    let (main, lost) = check(ComponentType::Planner, main, &[]);
+    assert_eq!(lost, ["--config: report_interval_hours: stator has no such setting"]);
+    let args = main["args"].as_array().expect("words");
+    assert_eq!(args[0], "planner");
+    for word in [
+        "--discovery=kubernetes://n",
+        "--models=m",
+        "--mode=disaggregated",
+        "--optimization-target=latency",
+        "--load-adjustment-interval-s=7",
+        "--advisory",
+        "--load-predictor=seasonal",
+    ] {
+        assert!(has(&main, word), "{word} is not in {args:?}");
+    }
+    assert!(!has(&main, "--mode=aggregated"));
+    let main = json!({ "command": command, "args": ["--config", "/etc/planner.yaml"] });
+    let (_, lost) = check(ComponentType::Planner, main, &[]);
+    assert_eq!(lost, ["--config: it is read where it is JSON, and not from a file"]);
 }
