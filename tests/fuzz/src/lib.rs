@@ -17,6 +17,7 @@ mod etcd_answers;
 mod ext_proc_bytes;
 mod ext_proc_messages;
 mod forms;
+mod grammars;
 mod hand_over;
 mod http_answers;
 mod kube_answers;
@@ -65,7 +66,7 @@ macro_rules! targets {
 
 targets! {
     allow_list body_edit body_scan connector_messages discovery_records endpoints_file engine_answers engine_reports
-    etcd_answers ext_proc_bytes ext_proc_messages forms hand_over http_answers kube_answers kv_direct kv_disk
+    etcd_answers ext_proc_bytes ext_proc_messages forms grammars hand_over http_answers kube_answers kv_direct kv_disk
     kv_events kv_objects kv_transfer kv_translate load_reports markup metrics_page model_files parsers peer_frames picker_config
     prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
     zmtp_frames zmtp_greeting
