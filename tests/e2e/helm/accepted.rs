@@ -28,7 +28,11 @@ async fn apply(cluster: &Cluster, namespace: &Namespace, object: &Value, from: &
         }
         cluster.install(*resources).await;
     }
-    let path = format!("{}?fieldManager=tests&force=true&fieldValidation=Strict", path(object));
+    // Webhooks that nobody answers would refuse the documents of other tests.
+    let is_webhook = text(&object["kind"]).ends_with("WebhookConfiguration");
+    let trial = if is_webhook { "&dryRun=All" } else { "" };
+    let options = format!("fieldManager=tests&force=true&fieldValidation=Strict{trial}");
+    let path = format!("{}?{options}", path(object));
     let media = "application/apply-patch+yaml";
     let reply = namespace.api.send(Method::PATCH, &path, media, object.to_string()).await;
     let is_there = [StatusCode::OK, StatusCode::CREATED].contains(&reply.status);

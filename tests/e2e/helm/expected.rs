@@ -158,6 +158,7 @@ fn rights_are_those_of_the_plain_manifests() {
         include_str!("../../../manifests/agents/role.yaml"),
         include_str!("../../../manifests/epp/base/role.yaml"),
         include_str!("../../../manifests/operator/operator.yaml"),
+        include_str!("../../../manifests/operator/webhooks.yaml"),
     ];
     let plain = documents(&plain.join("\n---\n"));
     let Some(secured) = Example::all().into_iter().find(|of| of.name == "secured") else { return };
