@@ -83,6 +83,14 @@ pub struct ProfileRecord {
     /// Whether their engine makes vectors of prompts: see `Sampling.pooled` of the request plane.
     #[serde(skip_serializing_if = "is_default")]
     pub embeds: bool,
+    /// Whether their engine makes the probabilities of classes of prompts in place of a vector, see
+    /// `Sampling.pooled` of the request plane. No engine does both.
+    #[serde(skip_serializing_if = "is_default")]
+    pub classifies: bool,
+    /// Whether their engine answers no prompt, and does nothing but [`Self::embeds`] or
+    /// [`Self::classifies`] says.
+    #[serde(skip_serializing_if = "is_default")]
+    pub only_pools: bool,
     /// Whether their engine ends thoughts that are too long: see `Sampling.thought_limit` of the
     /// request plane.
     #[serde(skip_serializing_if = "is_default")]

@@ -52,10 +52,6 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn start(bed: &Bed, home: &Path, who: (&str, Role)) -> Process {
-        Self::start_with(bed, home, who, (&[], 1))
-    }
-
     /// With further flags, and an engine of so many data-parallel ranks.
     pub(crate) fn start_with(
         bed: &Bed,

@@ -226,13 +226,18 @@ async fn an_engine_without_guided_decoding_says_so_by_the_requests_own_field() {
 
 /// What a real engine answers has the form that the request gives it, whole and streamed.
 pub(crate) async fn answers_have_the_form_that_is_asked_for(client: &Client, agent: &Agent) {
+    every_form_holds(client, &completion(&tokens(71, 40), 64), || agent.process.log()).await;
+}
+
+/// A completion like `asked` has the form that it asks for beside.
+pub(crate) async fn every_form_holds(client: &Client, asked: &Value, log: impl Fn() -> String) {
     let ask = async |field: &str, value: Value| {
-        let mut body = completion(&tokens(71, 40), 64);
+        let mut body = asked.clone();
         // The end of the form is the end of the answer.
         body["ignore_eos"] = json!(false);
         body[field] = value;
         let reply = client.post("/v1/completions", &body).await;
-        let log = agent.process.log();
+        let log = log();
         let answer = reply.json();
         assert_eq!(reply.status, 200, "{field}: {answer}\n{log}");
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{field}: {answer}");
@@ -257,8 +262,67 @@ pub(crate) async fn answers_have_the_form_that_is_asked_for(client: &Client, age
     let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
     let value: Value = serde_json::from_str(&ask("response_format", format).await).unwrap();
     assert!(value == "left" || value["side"] == "right", "{value}");
+    for (field, value) in words_in_every_form() {
+        let word = ask(field, value).await;
+        assert!(["left", "right"].contains(&word.trim_matches('"')), "{field}: {word}");
+    }
+    forms_hold_whatever_is_drawn(client, asked).await;
     // What is no form is the request's fault.
-    let mut body = completion(&tokens(72, 40), 4);
+    let mut body = asked.clone();
     body["guided_regex"] = json!("(");
     assert_eq!(client.post("/v1/completions", &body).await.status, 400);
+}
+
+/// A word of two in each form that clients have for it.
+fn words_in_every_form() -> Vec<(&'static str, Value)> {
+    const EBNF: &str = "root ::= \"left\" | \"right\"";
+    let schema = json!({"enum": ["left", "right"]});
+    let words = json!({"type": "or", "elements": [
+        {"type": "const_string", "value": "left"}, {"type": "const_string", "value": "right"}]});
+    let tag = json!({"type": "structural_tag", "format": words});
+    vec![
+        ("structured_outputs", json!({ "json": schema })),
+        ("structured_outputs", json!({ "choice": ["left", "right"] })),
+        ("structured_outputs", json!({ "grammar": EBNF })),
+        ("structured_outputs", json!({ "structural_tag": tag.to_string() })),
+        ("response_format", tag),
+        ("guided_json", schema.clone()),
+        ("guided_regex", json!("left|right")),
+        ("guided_grammar", json!(EBNF)),
+        ("json_schema", json!(schema.to_string())),
+        ("regex", json!("left|right")),
+        ("ebnf", json!(EBNF)),
+    ]
+}
+
+/// Each choice of each seed is of the form, also one that a stop string cuts.
+async fn forms_hold_whatever_is_drawn(client: &Client, asked: &Value) {
+    // Of other objects a model without sense would write white space alone.
+    let values = [json!(1), json!(22), json!("a b"), json!({"n": 333})];
+    let schema = json!({"enum": values});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    for (seed, stop) in [(1, None), (2, None), (3, Some("b")), (4, Some("2"))] {
+        let mut body = asked.clone();
+        body["ignore_eos"] = json!(false);
+        body["temperature"] = json!(1);
+        (body["n"], body["seed"]) = (json!(3), json!(seed));
+        body["response_format"] = format.clone();
+        body["stop"] = json!(stop);
+        let reply = client.post("/v1/completions", &body).await.json();
+        let choices = reply["choices"].as_array().unwrap_or_else(|| panic!("{reply}"));
+        assert_eq!(choices.len(), 3, "{reply}");
+        for choice in choices {
+            assert_eq!(choice["finish_reason"], "stop", "seed {seed}: {choice}");
+            let text = choice["text"].as_str().unwrap();
+            let fits = |value: &Value| match stop {
+                None => serde_json::from_str::<Value>(text).is_ok_and(|read| read == *value),
+                // What is left is the beginning of the form.
+                Some(_) => {
+                    let bare = |text: &str| text.split_whitespace().collect::<String>();
+                    bare(&value.to_string()).starts_with(&bare(text))
+                }
+            };
+            assert!(values.iter().any(fits), "seed {seed}: {choice}");
+        }
+    }
 }

@@ -54,6 +54,7 @@ mod tools;
 mod traces;
 mod vllm;
 mod vllm_tier_forms;
+mod vllm_pooled;
 mod vllm_tier_names;
 mod vllm_tier_pair;
 mod vllm_tiers;

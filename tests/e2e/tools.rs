@@ -1,5 +1,6 @@
 //! Tools, reasoning and forms of answers, as clients of the OpenAI API see them.
 
+use crate::contract::every_form_holds;
 use crate::support::{MODEL, chat, official_client, up};
 use serde_json::{Value, json};
 use stator_tests::soon;
@@ -256,4 +257,61 @@ async fn a_turn_is_computed_before_it_is_asked_for() {
     let param = &refused.json()["error"]["param"];
     let expected = json!("nvext.agent_hints.speculative_prefill");
     assert_eq!((refused.status.as_u16(), param), (400, &expected));
+}
+
+#[tokio::test]
+async fn the_built_in_engine_holds_every_form() {
+    let up = up(&["--workers=1"]).await;
+    let asked = json!({"model": MODEL, "prompt": "It was a", "max_tokens": 64, "temperature": 0});
+    every_form_holds(&up.client, &asked, || up.process.log()).await;
+    // What the schema asks and nobody can hold is named.
+    let mut body = asked.clone();
+    let schema = json!({"type": "array", "uniqueItems": true});
+    body["response_format"] =
+        json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let refused = up.client.post("/v1/completions", &body).await;
+    let error = refused.json()["error"].clone();
+    assert_eq!(
+        (refused.status.as_u16(), &error["param"]),
+        (400, &json!("response_format")),
+        "{error}"
+    );
+    assert!(error["message"].as_str().unwrap().contains("uniqueItems"), "{error}");
+}
+
+#[tokio::test]
+async fn a_form_begins_where_thoughts_end_whatever_the_form_is() {
+    let up = up(&["--workers=1"]).await;
+    for (field, value) in [
+        (
+            "response_format",
+            json!({"type": "json_schema", "json_schema":
+            {"name": "n", "schema": {"enum": ["left", "right"]}}}),
+        ),
+        ("ebnf", json!("root ::= \"\\\"left\\\"\" | \"\\\"right\\\"\"")),
+        ("guided_grammar", json!("start: /\"left\"|\"right\"/")),
+    ] {
+        let mut body = chat("Tell me about the garden.", 200);
+        body["ignore_eos"] = json!(false);
+        body["chat_template_kwargs"] = json!({"enable_thinking": true});
+        body["thinking_token_budget"] = json!(7);
+        body[field] = value;
+        let answer = up.client.post("/v1/chat/completions", &body).await.json();
+        let message = &answer["choices"][0]["message"];
+        let word = message["content"].as_str().unwrap_or_else(|| panic!("{field}: {answer}"));
+        assert!(["\"left\"", "\"right\""].contains(&word), "{field}: {answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{field}: {answer}");
+        let thoughts = &answer["usage"]["completion_tokens_details"]["reasoning_tokens"];
+        assert_eq!(
+            (thoughts, message["reasoning_content"].is_string()),
+            (&json!(7), true),
+            "{field}"
+        );
+        // Without thoughts it begins at once.
+        body["chat_template_kwargs"] = json!({"enable_thinking": false});
+        let answer = up.client.post("/v1/chat/completions", &body).await.json();
+        let message = &answer["choices"][0]["message"];
+        assert!(message["content"].as_str().is_some_and(|word| word.starts_with('"')), "{answer}");
+        assert!(message["reasoning_content"].is_null(), "{answer}");
+    }
 }

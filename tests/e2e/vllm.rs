@@ -18,6 +18,8 @@ use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
 use std::path::Path;
 use tempfile::TempDir;
 
+/// Markers of thoughts, as vLLM is told of them.
+const THOUGHTS: &str = r#"{"reasoning_start_str":"<think>","reasoning_end_str":"</think>"}"#;
 /// Longest wait for a prefill worker: longer than the first hand-over takes, shorter than the
 /// deadline.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=15000";
@@ -31,9 +33,14 @@ async fn an_agents_vllm_is_known_by_its_events_and_comes_back_when_it_dies() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
     let role = ("aggregated", Role::Aggregated);
-    let mut agent = Agent::ready(Engine::Vllm, Agent::start(&bed, home.path(), role)).await;
+    let own = Engine::Vllm.flags(Role::Aggregated, 1);
+    let flags = ["--", "--reasoning-config", THOUGHTS].into_iter();
+    let flags: Vec<_> = flags.chain(own.iter().map(String::as_str)).collect();
+    let started = Agent::start_as(&bed, home.path(), role, (&flags, 1));
+    let mut agent = Agent::ready(Engine::Vllm, started).await;
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
+    thoughts_have_a_bound_and_forms_come_behind_them(home.path()).await;
     greedy_answers_are_the_engines_own(&client, &agent).await;
     answers_have_the_form_that_is_asked_for(&client, &agent).await;
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
@@ -43,6 +50,28 @@ async fn an_agents_vllm_is_known_by_its_events_and_comes_back_when_it_dies() {
     what_is_aborted_is_the_request_whose_connection_closed(&client, &agent).await;
     an_engine_that_dies_ends_its_requests_and_comes_back(&client, &mut agent).await;
     an_agent_that_drains_answers_what_runs_and_ends_its_engine_then(&client, agent).await;
+}
+
+/// Of a model whose template knows no thoughts, where the conversation opens them.
+async fn thoughts_have_a_bound_and_forms_come_behind_them(home: &Path) {
+    let (_proxy, client) = proxy(home, &["--reasoning-parser=qwen3"]).await;
+    let mut body = json!({
+        "model": MODEL, "max_tokens": 200, "temperature": 0, "structured_outputs": {"choice": ["yes", "no"]},
+        "add_generation_prompt": false, "continue_final_message": true, "thinking_token_budget": 6,
+        "messages": [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": "<think>"}],
+    });
+    let answer = client.post("/v1/chat/completions", &body).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert!(["yes", "no"].contains(&message["content"].as_str().unwrap_or_default()), "{answer}");
+    // The engine counts from within a marker of several tokens.
+    let thoughts = &answer["usage"]["completion_tokens_details"]["reasoning_tokens"];
+    assert!((1..=12).contains(&thoughts.as_u64().unwrap_or_default()), "{answer}");
+    assert!(message["reasoning_content"].is_string(), "{answer}");
+    // Without thoughts the form begins at once.
+    body["messages"][1]["content"] = json!("<think></think>");
+    let answer = client.post("/v1/chat/completions", &body).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert!(["yes", "no"].contains(&message["content"].as_str().unwrap_or_default()), "{answer}");
 }
 
 /// The id that vLLM aborts by is one that it makes of the one that it is sent, another one for each

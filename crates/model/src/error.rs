@@ -20,6 +20,14 @@ pub enum PromptError {
         "continue_final_message: the chat template leaves out the last message or a part of it"
     )]
     LastMessageLeftOut,
+    /// The model knows no such level of effort.
+    #[error("reasoning_effort is {effort:?}, the model knows {known}")]
+    Effort {
+        /// The level.
+        effort: String,
+        /// The levels that it knows.
+        known: String,
+    },
     /// The text cannot fit the model's context, whatever its tokens are.
     #[error(
         "the model's context is {context} tokens; the prompt has {bytes} bytes, which are at least \

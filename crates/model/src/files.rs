@@ -71,6 +71,14 @@ pub(crate) fn eos_ids(config: &Value) -> Vec<u32> {
     }
 }
 
+/// The names of the classes that a model's head tells apart, in their order; none for a model without
+/// such a head, or with a class that has no name.
+pub(crate) fn class_labels(config: &Value) -> Vec<String> {
+    let Some(labels) = config["id2label"].as_object() else { return Vec::new() };
+    let label = |class: usize| labels.get(&class.to_string())?.as_str().map(str::to_owned);
+    (0..labels.len()).map(label).collect::<Option<_>>().unwrap_or_default()
+}
+
 /// Most tokens of a prompt and its answer. Models of several parts keep it with their text part.
 pub(crate) fn context_length(config: &Value, tokenizer_config: &Value) -> Option<u32> {
     const NAMES: [&str; 4] =
@@ -94,6 +102,15 @@ mod tests {
         assert_eq!(eos_ids(&json!({"eos_token_id": 2})), [2]);
         assert_eq!(eos_ids(&json!({"eos_token_id": [1, 107, -1]})), [1, 107]);
         assert_eq!(eos_ids(&Value::Null), [0; 0]);
+    }
+
+    #[test]
+    fn classes_are_named_in_the_order_of_their_numbers() {
+        let labels = |labels| class_labels(&json!({"id2label": labels}));
+        assert_eq!(labels(json!({"1": "yes", "0": "no"})), ["no", "yes"]);
+        for nameless in [json!({"1": "yes"}), json!({"0": 7}), json!({}), json!(["no"])] {
+            assert_eq!(labels(nameless), [""; 0]);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod context;
 mod detokenizer;
+mod effort;
 mod error;
 mod fast_bpe;
 mod files;
@@ -31,6 +32,7 @@ pub use tokenizer::Tokenizer;
 
 use bytes::Bytes;
 use stator_api::Conversation;
+use stator_markup::ThoughtRoom;
 use stator_markup::families::ModelTraits;
 use stator_protos::sampling::OpenSampling;
 use stator_protos::worker::ThoughtLimit;
@@ -71,7 +73,10 @@ pub struct Model {
     context_length: Option<u32>,
     vocabulary_size: usize,
     sampling_defaults: OpenSampling,
+    class_labels: Vec<String>,
     markup: ModelMarkup,
+    /// Whether the template opens the thoughts that it wants: then none come that it did not open.
+    opens_thoughts: bool,
 }
 
 impl Model {
@@ -137,6 +142,10 @@ impl Model {
                 Some(ChatTemplate::new(templates, special_tokens).map_err(ModelError::Template)?)
             }
         };
+        let wanted = template.as_ref().and_then(ChatTemplate::prompt_for_thoughts);
+        let opens_thoughts = wanted
+            .zip(markup.reasoning())
+            .is_some_and(|(prompt, family)| family.is_inside(&prompt));
         let config_vocabulary =
             config["vocab_size"].as_u64().or_else(|| config["text_config"]["vocab_size"].as_u64());
         Ok(Self {
@@ -148,7 +157,9 @@ impl Model {
             eos_ids,
             context_length: files::context_length(&config, &tokenizer_config),
             sampling_defaults: files::sampling_defaults(&generation_config),
+            class_labels: files::class_labels(&config),
             markup,
+            opens_thoughts,
         })
     }
 
@@ -184,6 +195,11 @@ impl Model {
         &self.sampling_defaults
     }
 
+    /// Names of the classes that the model's head tells apart, in their order; none without a head.
+    pub fn class_labels(&self) -> &[String] {
+        &self.class_labels
+    }
+
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
@@ -199,9 +215,13 @@ impl Model {
         conversation: &Conversation<'_>,
         now: SystemTime,
     ) -> Result<String, PromptError> {
-        match &self.template {
-            Some(template) => template.render(conversation, now),
-            None => Err(PromptError::NoTemplate { model: self.name.clone() }),
+        let Some(template) = &self.template else {
+            return Err(PromptError::NoTemplate { model: self.name.clone() });
+        };
+        let efforts = self.markup.reasoning().map_or(&[][..], |family| family.efforts);
+        match effort::known(conversation, efforts)? {
+            Some(conversation) => template.render(&conversation, now),
+            None => template.render(conversation, now),
         }
     }
 
@@ -265,6 +285,14 @@ impl Model {
     /// [`stator_markup::OutputParser::going_on`].
     pub fn begun_message(&self, prompt: &[u32]) -> Option<String> {
         self.markup.begun_message(&self.tokenizer, prompt)
+    }
+
+    /// The thoughts that may come in an answer to this prompt, before what a form holds.
+    pub fn thought_room(&self, prompt: &[u32]) -> ThoughtRoom {
+        match self.markup.room(&self.tokenizer, prompt) {
+            ThoughtRoom::Ahead(_) if self.opens_thoughts => ThoughtRoom::None,
+            room => room,
+        }
     }
 
     /// A bound of thoughts at `tokens` tokens, for an answer to this prompt, which may call tools if

@@ -2,8 +2,9 @@
 
 use super::detokenizer::Detokenizer;
 use super::tokenizer::Tokenizer;
+use stator_markup::ThoughtRoom;
 use stator_markup::families::{
-    ModelTraits, ReasoningFamily, ToolFamily, marker_suffix, reasoning_of, tools_of,
+    MessageFrame, ModelTraits, ReasoningFamily, ToolFamily, marker_suffix, reasoning_of, tools_of,
 };
 use stator_protos::worker::ThoughtLimit;
 use std::sync::Arc;
@@ -135,6 +136,15 @@ impl ModelMarkup {
     /// models that forget to.
     pub(crate) fn thought_limit(&self, tokenizer: &Tokenizer, tools: bool) -> Option<ThoughtLimit> {
         let family = self.reasoning?;
+        if let Some(MessageFrame { opener, closer, next, answer }) = family.messages {
+            let end = format!("{closer}{next}{answer}");
+            return Some(ThoughtLimit {
+                openers: vec![opener.to_owned()],
+                closers: vec![closer.to_owned()],
+                end_tokens: tokenizer.encode(&end, false).ok()?,
+                ..ThoughtLimit::default()
+            });
+        }
         let end_tokens = tokenizer.encode(family.closers.first()?, false).ok()?;
         let calls = self.tools.filter(|_| tools && family.ends_at_calls);
         let calls = calls.map_or(&[][..], |calls| calls.openers);
@@ -151,6 +161,12 @@ impl ModelMarkup {
     pub(crate) fn begins_inside(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> bool {
         let Some(family) = self.reasoning else { return false };
         family.is_inside(&prompt_end(tokenizer, prompt, PROMPT_END_TOKENS))
+    }
+
+    /// The thoughts that may come in an answer to this prompt.
+    pub(crate) fn room(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> ThoughtRoom {
+        let Some(family) = self.reasoning else { return ThoughtRoom::None };
+        family.room(&prompt_end(tokenizer, prompt, PROMPT_END_TOKENS))
     }
 
     /// The message that the prompt has begun, for families that write messages.

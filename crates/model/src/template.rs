@@ -168,14 +168,25 @@ impl ChatTemplate {
         let content = Content::Parts(vec![PROBE.into()]);
         let message = Message { role: Role::User, content, extra: Vec::new() };
         let dialect = TemplateDialect { parts: true, ..self.dialect };
-        let rendered = self.probe(&[message], dialect);
+        let rendered = self.probe(&[message], dialect, false);
         rendered.is_some_and(|text| {
             text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
         })
     }
 
-    /// These messages as the template renders them, if it does.
-    fn probe(&self, messages: &[Message<'_>], dialect: TemplateDialect) -> Option<String> {
+    /// A prompt whose answer is to begin with thoughts, if the template renders it.
+    pub(crate) fn prompt_for_thoughts(&self) -> Option<String> {
+        let content = Content::Text("Hello".into());
+        self.probe(&[Message { role: Role::User, content, extra: Vec::new() }], self.dialect, true)
+    }
+
+    /// These messages as the template renders them, if it does; with `thinking` its switch is on.
+    fn probe(
+        &self,
+        messages: &[Message<'_>],
+        dialect: TemplateDialect,
+        thinking: bool,
+    ) -> Option<String> {
         let messages = context::messages(messages, dialect, None);
         let fixed = [
             ("messages", messages),
@@ -185,7 +196,8 @@ impl ChatTemplate {
             ("strftime_now", Value::from_function(|_: &str| String::new())),
         ];
         let special = self.special_tokens.iter().map(|(name, token)| (&**name, token.clone()));
-        let values = Value::from_pairs(special.chain(fixed));
+        let switches = THINKING.iter().filter(|_| thinking).map(|name| (*name, Value::from(true)));
+        let values = Value::from_pairs(special.chain(fixed).chain(switches));
         budget::for_input(0, || self.default.render(&self.environment, values)).ok()
     }
 }

@@ -102,3 +102,28 @@ fn unusable_files_are_named() {
     ];
     assert!(Model::load("m", &files).unwrap_err().to_string().starts_with("config.json: "));
 }
+
+#[test]
+fn thoughts_have_room_where_the_prompt_or_the_model_may_open_them() {
+    const TURN: &str = "{% for message in messages %}{{ message.content }}{% endfor %}assistant\n";
+    // As Qwen's templates and as DeepSeek's do it: the model opens thoughts, or the template does.
+    let open_by_model =
+        format!("{TURN}{{% if enable_thinking is false %}}<think></think>{{% endif %}}");
+    let open_by_template = format!("{TURN}{{% if thinking %}}<think>{{% endif %}}{{# </think> #}}");
+    for (template, prompt, expected) in [
+        (&open_by_model, "assistant\n", "ahead"),
+        (&open_by_model, "assistant\n<think></think>", "none"),
+        (&open_by_template, "assistant\n", "none"),
+        (&open_by_template, "assistant\n<think>", "open"),
+    ] {
+        let config = json!({"chat_template": template});
+        let model = load(&[("tokenizer_config.json", config)]).unwrap();
+        let tokens = model.encode_prompt(prompt, false).unwrap();
+        let room = match model.thought_room(&tokens) {
+            ThoughtRoom::None => "none",
+            ThoughtRoom::Open(_) => "open",
+            ThoughtRoom::Ahead(_) => "ahead",
+        };
+        assert_eq!(room, expected, "{template} {prompt}");
+    }
+}

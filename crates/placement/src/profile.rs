@@ -5,6 +5,10 @@ use stator_protos::discovery::{self, ProfileRecord};
 
 /// Label of workers whose engine makes vectors of prompts.
 pub const EMBEDS: &str = "stator/embeds";
+/// Label of workers whose engine makes the probabilities of classes of prompts.
+pub const CLASSIFIES: &str = "stator/classifies";
+/// Label of workers whose engine answers prompts.
+pub const ANSWERS: &str = "stator/answers";
 /// Label of workers whose engine ends thoughts that are too long.
 pub const BOUNDS_THOUGHTS: &str = "stator/bounds-thoughts";
 
@@ -68,9 +72,14 @@ fn labels(record: &ProfileRecord) -> Vec<Label> {
     let stands = places.flat_map(|(name, value)| {
         [format!("{name}={value}"), format!("dynamo.topology/{name}={value}")]
     });
-    let embeds = record.embeds.then(|| Label::new(EMBEDS));
-    let bounds = record.bounds_thoughts.then(|| Label::new(BOUNDS_THOUGHTS));
-    own.chain(stands.map(|text| Label::new(&text))).chain(embeds).chain(bounds).collect()
+    let abilities = [
+        (EMBEDS, record.embeds),
+        (CLASSIFIES, record.classifies),
+        (ANSWERS, !record.only_pools),
+        (BOUNDS_THOUGHTS, record.bounds_thoughts),
+    ];
+    let able = abilities.into_iter().filter_map(|(name, able)| able.then(|| Label::new(name)));
+    own.chain(stands.map(|text| Label::new(&text))).chain(able).collect()
 }
 
 /// Each part is named together with those around it: `rack 1` of two zones are two racks.
@@ -108,7 +117,8 @@ mod tests {
     #[test]
     fn a_record_without_a_profile_does_everything_anywhere() {
         let told = profile(&ProfileRecord::default());
-        assert_eq!(told, Profile { fixed_adapters: true, ..Profile::default() });
+        let labels = vec![Label::new(ANSWERS)];
+        assert_eq!(told, Profile { labels, fixed_adapters: true, ..Profile::default() });
     }
 
     #[test]
@@ -126,8 +136,20 @@ mod tests {
     fn requests_can_ask_for_labels_and_for_places() {
         let record =
             ProfileRecord { labels: vec!["pool=batch".into()], ..at(None, None, Some("a")) };
-        let wanted = ["pool=batch", "zone=a", "dynamo.topology/zone=a"].map(Label::new);
+        let wanted = ["pool=batch", "zone=a", "dynamo.topology/zone=a", ANSWERS].map(Label::new);
         assert_eq!(labels(&record), wanted);
+    }
+
+    #[test]
+    fn what_an_engine_does_is_a_label() {
+        let pools = ProfileRecord { only_pools: true, ..ProfileRecord::default() };
+        let embeds = ProfileRecord { embeds: true, ..pools.clone() };
+        let classifies = ProfileRecord { classifies: true, ..pools.clone() };
+        assert_eq!(labels(&pools), []);
+        assert_eq!(labels(&embeds), [Label::new(EMBEDS)]);
+        assert_eq!(labels(&classifies), [Label::new(CLASSIFIES)]);
+        let both = ProfileRecord { embeds: true, ..ProfileRecord::default() };
+        assert_eq!(labels(&both), [EMBEDS, ANSWERS].map(Label::new));
     }
 
     #[test]

@@ -124,6 +124,7 @@ fn answers_of_models_without_markup_are_text() {
 #[test]
 fn a_forced_call_gives_the_answer_its_form() {
     let model = model();
+    let prompt = model.encode_prompt("<think></think>", false).expect("tokens");
     let read = |members: &str| {
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],{TOOLS},{members}}}"#
@@ -134,7 +135,7 @@ fn a_forced_call_gives_the_answer_its_form() {
             &model,
             request.tools,
             &mut request.options,
-            &[5],
+            &prompt,
         );
         read.map(|_| (request.options.guide_field, request.options.sampling))
     };
@@ -159,4 +160,49 @@ fn a_forced_call_gives_the_answer_its_form() {
     assert_eq!(form("none"), "Some(JsonObject(JsonObject))");
     let (field, sampling) = read(r#""tool_choice":"auto""#).expect("no form");
     assert_eq!((field, sampling.form()), (None, None));
+}
+
+/// The form of the answer to a prompt that ends so, as JSON; none where the answer has its own.
+fn formed(members: &str, prompt_end: &str) -> Option<serde_json::Value> {
+    let model = model();
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],{members}}}"#);
+    let mut request = openai::chat::read(body.as_bytes()).expect("a sound body");
+    let prompt = model.encode_prompt(prompt_end, false).expect("tokens");
+    let (tools, options) = (request.tools, &mut request.options);
+    AnswerReading::new(Api::ChatCompletions, &model, tools, options, &prompt).expect("one form");
+    match options.sampling.form() {
+        Some(Form::StructuralTag(tag)) => Some(serde_json::from_str(tag).expect("JSON")),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_form_leaves_room_for_thoughts_that_may_come() {
+    let forms = [
+        (r#""response_format":{"type":"json_object"}"#, "json_schema"),
+        (
+            r#""response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}"#,
+            "json_schema",
+        ),
+        (r#""structured_outputs":{"regex":"a"}"#, "regex"),
+        (r#""structured_outputs":{"choice":["a","b"]}"#, "or"),
+        (r#""structured_outputs":{"grammar":"root ::= \"a\""}"#, "grammar"),
+        (r#""guided_grammar":"start: \"a\"""#, "grammar"),
+        (r#""ebnf":"root ::= \"a\"""#, "grammar"),
+        (
+            r#""tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]"#,
+            "tags_with_separator",
+        ),
+    ];
+    for (members, own) in forms {
+        let open = formed(members, "<think>").expect(members);
+        assert_eq!(open["format"]["elements"][0]["end"], "</think>", "{open}");
+        assert_eq!(open["format"]["elements"][2]["type"], own, "{open}");
+        let ahead = formed(members, "Hello").expect(members);
+        assert_eq!(ahead["format"]["elements"][1]["type"], own, "{ahead}");
+        assert_eq!(ahead["format"]["elements"][0]["elements"][0]["begin"], "<think>", "{ahead}");
+        let behind = formed(members, "<think></think>");
+        let own = behind.map(|tag| tag["format"]["type"].clone());
+        assert_eq!(own.is_some(), members.contains("required"), "{own:?}");
+    }
 }

@@ -32,6 +32,7 @@ fn refusal(param: &str, error: &PromptError) -> ApiError {
     match error {
         PromptError::NoTemplate { .. } => ApiError::invalid("model", message),
         PromptError::Template(_) => ApiError::invalid("messages", message),
+        PromptError::Effort { .. } => ApiError::invalid("reasoning_effort", message),
         PromptError::NothingToContinue => ApiError::impossible("continue_final_message", message),
         PromptError::LastMessageLeftOut => ApiError::invalid("continue_final_message", message),
         PromptError::TooLong { .. } => {

@@ -13,6 +13,7 @@ use super::reading::AnswerReading;
 use super::responses::{
     PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
 };
+use super::state::Answering;
 use super::thoughts::bound_thoughts;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
@@ -22,7 +23,7 @@ use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
 use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, responses};
 use stator_model::Model;
-use stator_placement::profile::BOUNDS_THOUGHTS;
+use stator_placement::profile::{ANSWERS, BOUNDS_THOUGHTS};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
 use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID, KV_HOLDERS};
@@ -118,8 +119,8 @@ pub(crate) fn prepare(
         sampling,
         affinity: affinity.as_deref().or(conversation.as_deref()),
     };
-    let plan = plan(body, client, settings, record, asked)?;
-    let ignored = notes.ignored();
+    let mut plan = plan(body, client, settings, record, asked)?;
+    require_answers(&served, &model_name, &mut plan)?;
     let form = answer_form(api, &options, record, response.as_ref());
     let (response_id, keeper) = response.map_or((None, None), |read| (Some(read.id), read.keeper));
     Ok(Job {
@@ -130,12 +131,33 @@ pub(crate) fn prepare(
         options,
         reading,
         form,
-        ignored,
+        ignored: notes.ignored(),
         response_id,
         keeper,
         next_turn: None,
         plan: Box::new(plan),
     })
+}
+
+/// Wants a worker whose engine answers prompts, where not all of the model's do.
+///
+/// # Errors
+///
+/// 501 where none does.
+fn require_answers(
+    served: &ServedModel,
+    model_name: &str,
+    plan: &mut Plan,
+) -> Result<(), ApiError> {
+    match served.pool.answering() {
+        Answering::All => {}
+        Answering::Some => plan.require(ANSWERS),
+        Answering::None => {
+            let why = "has no engine that answers prompts: its engines make vectors or classes";
+            return Err(ApiError::not_served(model_name, why));
+        }
+    }
+    Ok(())
 }
 
 /// Parts of a request that its plan is made of.

@@ -3,6 +3,7 @@
 use super::entrance::{Entrance, Prompt};
 use super::place::{Payer, Place, PoolGate};
 use super::pool_settings::PoolSettings;
+use super::state::Answering;
 use super::workers::PoolWorkers;
 use stator_events::KvSink;
 use stator_fleet::AgentClient;
@@ -124,6 +125,16 @@ impl Pool {
     /// Whether a worker that answers requests makes vectors of prompts.
     pub(crate) fn embeds(&self) -> bool {
         self.workers.embeds()
+    }
+
+    /// Whether a worker that answers requests makes the probabilities of classes of prompts.
+    pub(crate) fn classifies(&self) -> bool {
+        self.workers.classifies()
+    }
+
+    /// Whether the workers' engines answer prompts.
+    pub(crate) fn answering(&self) -> Answering {
+        self.workers.answering()
     }
 
     /// All workers at a glance, in order.

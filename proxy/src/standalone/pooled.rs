@@ -11,9 +11,11 @@ use super::metrics::Metrics;
 use super::plan::Plan;
 use stator_api::delta::{Identity, Usage};
 use stator_api::openai::ApiError;
-use stator_api::pooled::{PooledForm, PooledInput, PooledRequest, answer as written, read};
+use stator_api::pooled::{
+    PooledForm, PooledInput, PooledRequest, PoolingTask, VectorForm, answer as written, read,
+};
 use stator_api::{Api, FieldNotes, Input};
-use stator_placement::profile::EMBEDS;
+use stator_placement::profile::{CLASSIFIES, EMBEDS};
 use stator_protos::worker::Sampling;
 use stator_runtime::trace::Stages;
 use std::sync::Arc;
@@ -56,12 +58,7 @@ pub(crate) fn prepare(
     let served = catalog.find_or_only(model.as_deref())?;
     let record = served.pool.record();
     let model_name = model.map_or_else(|| record.name.clone(), |model| model.into_owned());
-    if form == PooledForm::Classes {
-        return Err(ApiError::not_served(&model_name, "has no head for classes"));
-    }
-    if !served.pool.embeds() {
-        return Err(ApiError::not_served(&model_name, "has no engine that makes vectors"));
-    }
+    let form = settled(form, &served, &model_name)?;
     let prompts = prompts(&served, inputs, add_special_tokens)?;
     check_prompts(record, input_field, &prompts)?;
     let (longest, context) =
@@ -81,8 +78,44 @@ pub(crate) fn prepare(
         affinity: None,
     };
     let mut plan = plan(body, client, settings, record, asked)?;
-    plan.require(EMBEDS);
+    plan.require(if form.is_of_classes() { CLASSIFIES } else { EMBEDS });
     Ok(PooledJob { model_name, prompts, form, ignored: notes.ignored(), plan, served })
+}
+
+/// The form of the answer, as far as the model decides it.
+///
+/// # Errors
+///
+/// 501 where no engine of the model makes what the form needs.
+fn settled(
+    mut form: PooledForm,
+    served: &ServedModel,
+    model_name: &str,
+) -> Result<PooledForm, ApiError> {
+    let (embeds, classifies) = (served.pool.embeds(), served.pool.classifies());
+    match &mut form {
+        PooledForm::Vectors(VectorForm { task: task @ None, .. }) => {
+            let classes = classifies && !embeds;
+            *task = Some(if classes { PoolingTask::Classify } else { PoolingTask::Embed });
+        }
+        PooledForm::Classes { labels } => *labels = served.model.class_labels().to_vec(),
+        _ => {}
+    }
+    if let PooledForm::Vectors(VectorForm {
+        task: Some(PoolingTask::Classify),
+        dimensions: Some(_),
+        ..
+    }) = &form
+    {
+        return Err(ApiError::unsupported("dimensions", "dimensions: classes are not cut short"));
+    }
+    match form.is_of_classes() {
+        true if !classifies => Err(ApiError::not_served(model_name, "has no head for classes")),
+        false if !embeds => {
+            Err(ApiError::not_served(model_name, "has no engine that makes vectors"))
+        }
+        _ => Ok(form),
+    }
 }
 
 /// The tokens of each input.

@@ -71,9 +71,9 @@ impl AnswerReading {
         let reasoning = markup.reasoning();
         let inside = reasoning.is_some() && model.begins_inside_thoughts(prompt);
         let mut calls = markup.tools().filter(|family| tools.is_some() || family.holds_reasoning());
-        let thoughts = reasoning.filter(|_| inside);
+        let room = model.thought_room(prompt);
         let forced = tools.as_ref().and_then(|tools| {
-            let forced = forced_calls(markup.tools(), tools, thoughts)?;
+            let forced = forced_calls(markup.tools(), tools, room)?;
             Some((tools, forced))
         });
         match (forced, options.sampling.form().and_then(own_format)) {
@@ -83,7 +83,7 @@ impl AnswerReading {
                 force(tools, forced, options)?;
             }
             (_, Some(own)) => {
-                let formed = formed_answer(markup.tools(), tools.as_ref(), thoughts, own);
+                let formed = formed_answer(markup.tools(), tools.as_ref(), room, own);
                 if let Some(tag) = formed {
                     options.sampling.guide = Some(Form::StructuralTag(tag).into());
                 }
@@ -171,7 +171,7 @@ fn own_format(form: &Form) -> Option<Value> {
         Form::StructuralTag(text) => {
             serde_json::from_str::<Value>(text).ok()?.get("format")?.clone()
         }
-        Form::Grammar(_) => return None,
+        Form::Grammar(text) => json!({"type": "grammar", "grammar": text}),
     })
 }
 

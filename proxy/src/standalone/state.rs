@@ -17,10 +17,7 @@ pub(crate) struct PoolState {
     pub(crate) placement: Placement,
     members: FxHashMap<WorkerRank, Member>,
     parts: Parts,
-    /// Members who answer, and whose engine makes vectors of prompts.
-    embedding: usize,
-    /// Members who answer and whose engine ends thoughts that are too long.
-    bounding: usize,
+    abilities: Abilities,
     /// Adapters that members who answer have loaded, and how many of these.
     adapters: FxHashMap<Arc<str>, usize>,
     /// Adapters that such members had when they left, and until when these are still known.
@@ -44,14 +41,49 @@ struct Parts {
     mute: usize,
 }
 
+/// Numbers of members who answer requests, by what their engines do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Abilities {
+    embedding: usize,
+    classifying: usize,
+    bounding: usize,
+    /// Members whose engine answers prompts, and members whose engine does not.
+    answering: usize,
+    pooling: usize,
+}
+
+impl Abilities {
+    /// The counters of what an engine with this profile does.
+    fn of(&mut self, profile: &ProfileRecord) -> impl Iterator<Item = &mut usize> {
+        let counters = [
+            (&mut self.embedding, profile.embeds),
+            (&mut self.classifying, profile.classifies),
+            (&mut self.bounding, profile.bounds_thoughts),
+            (&mut self.answering, !profile.only_pools),
+            (&mut self.pooling, profile.only_pools),
+        ];
+        counters.into_iter().filter_map(|(counter, does)| does.then_some(counter))
+    }
+}
+
+/// Whether the engines of a pool answer prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answering {
+    /// All do, as far as is known.
+    All,
+    /// Some do, and some only make vectors or classes.
+    Some,
+    /// None does.
+    None,
+}
+
 impl PoolState {
     pub(crate) fn new(placement: Placement) -> Self {
         Self {
             placement,
             members: FxHashMap::default(),
             parts: Parts::default(),
-            embedding: 0,
-            bounding: 0,
+            abilities: Abilities::default(),
             adapters: FxHashMap::default(),
             former_adapters: FxHashMap::default(),
         }
@@ -138,12 +170,26 @@ impl PoolState {
 
     /// Whether a member who answers makes vectors of prompts.
     pub(crate) fn embeds(&self) -> bool {
-        self.embedding > 0
+        self.abilities.embedding > 0
+    }
+
+    /// Whether a member who answers makes the probabilities of classes of prompts.
+    pub(crate) fn classifies(&self) -> bool {
+        self.abilities.classifying > 0
+    }
+
+    /// Whether the members' engines answer prompts.
+    pub(crate) fn answering(&self) -> Answering {
+        match self.abilities {
+            Abilities { pooling: 0, .. } => Answering::All,
+            Abilities { answering: 0, .. } => Answering::None,
+            _ => Answering::Some,
+        }
     }
 
     /// Whether a member who answers ends thoughts that are too long.
     pub(crate) fn bounds_thoughts(&self) -> bool {
-        self.bounding > 0
+        self.abilities.bounding > 0
     }
 
     /// Whether a member who answers has this adapter loaded, or had when it left.
@@ -170,8 +216,7 @@ impl PoolState {
         if !profile::answers(profile) {
             return;
         }
-        self.embedding += usize::from(profile.embeds);
-        self.bounding += usize::from(profile.bounds_thoughts);
+        self.abilities.of(profile).for_each(|counter| *counter += 1);
         for name in &profile.adapters {
             match self.adapters.get_mut(name.as_str()) {
                 Some(count) => *count += 1,
@@ -191,8 +236,7 @@ impl PoolState {
         if !profile::answers(&profile) {
             return;
         }
-        self.embedding -= usize::from(profile.embeds);
-        self.bounding -= usize::from(profile.bounds_thoughts);
+        self.abilities.of(&profile).for_each(|counter| *counter -= 1);
         for name in &profile.adapters {
             let count = self.adapters.get_mut(name.as_str()).expect("it was counted in");
             *count -= 1;

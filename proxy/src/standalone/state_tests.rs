@@ -211,3 +211,31 @@ fn a_suspected_worker_gets_nothing_until_the_moment_has_passed() {
     state.refresh(rank(1), until);
     assert!(placed(&mut state));
 }
+
+#[test]
+fn a_pool_knows_what_the_engines_of_its_members_do() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let client = |profile: ProfileRecord| {
+        let client = AgentClient::connect("http://127.0.0.1:9", &ClientSettings::default());
+        let client = Arc::new(client.unwrap());
+        client.set_profile(&profile);
+        client
+    };
+    let (now, answers) = (Instant::now(), client(ProfileRecord::default()));
+    let embeds = client(ProfileRecord { embeds: true, only_pools: true, ..Default::default() });
+    let classifies =
+        client(ProfileRecord { classifies: true, only_pools: true, ..Default::default() });
+    let mut state = PoolState::new(Placement::new(PlacementSettings::default()));
+    let does = |state: &PoolState| (state.embeds(), state.classifies(), state.answering());
+    assert_eq!(does(&state), (false, false, Answering::All), "nobody says otherwise");
+    assert!(state.enter(worker(1, 0, true), &embeds, now));
+    assert_eq!(does(&state), (true, false, Answering::None));
+    assert!(state.enter(worker(2, 0, true), &answers, now));
+    assert!(state.enter(worker(3, 0, true), &classifies, now));
+    assert_eq!(does(&state), (true, true, Answering::Some));
+    state.leave(rank(1), &embeds, now);
+    state.leave(rank(3), &classifies, now);
+    assert_eq!(does(&state), (false, false, Answering::All));
+    assert_eq!(state.abilities, Abilities { answering: 1, ..Abilities::default() });
+}

@@ -3,7 +3,7 @@
 use super::early::EarlyReports;
 use super::glance;
 use super::no_split::NoSplitReason;
-use super::state::PoolState;
+use super::state::{Answering, PoolState};
 use parking_lot::Mutex;
 use stator_fleet::AgentClient;
 use stator_peers::PoolLink;
@@ -271,6 +271,16 @@ impl PoolWorkers {
     /// Whether a worker that answers requests makes vectors of prompts.
     pub(crate) fn embeds(&self) -> bool {
         self.state.lock().embeds()
+    }
+
+    /// Whether a worker that answers requests makes the probabilities of classes of prompts.
+    pub(crate) fn classifies(&self) -> bool {
+        self.state.lock().classifies()
+    }
+
+    /// Whether the workers' engines answer prompts.
+    pub(crate) fn answering(&self) -> Answering {
+        self.state.lock().answering()
     }
 
     /// All workers at a glance, in order.

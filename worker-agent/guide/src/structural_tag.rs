@@ -4,6 +4,7 @@
 //! older form with `structures` and `triggers` as well. Markers that are special tokens are written
 //! as tokens.
 
+use crate::ebnf::{self, Translation};
 use crate::error::GuideError;
 use crate::json_form::kept;
 use serde_json::{Value, json};
@@ -72,6 +73,7 @@ impl LarkWriter<'_> {
                 Ok(self.rule("", &format!("/{regex}/")))
             }
             "json_schema" => self.schema(format, path),
+            "grammar" => self.grammar(text(format, "grammar", path)?),
             "tag" => self.tag(format, path, depth),
             "sequence" | "or" => {
                 let mut parts = Vec::new();
@@ -109,6 +111,21 @@ impl LarkWriter<'_> {
             _ => return Err(GuideError(format!("{path}.json_schema must be an object"))),
         };
         Ok(self.rule("", &format!("%json {}", kept(schema))))
+    }
+
+    /// A grammar of its own within this one, in EBNF or in Lark.
+    fn grammar(&mut self, grammar: &str) -> Result<String, GuideError> {
+        let lark = match grammar.contains("::=") {
+            true => match ebnf::translate(grammar)? {
+                Translation::Regex(regex) => {
+                    let regex = regex.replace('/', r"\/");
+                    return Ok(self.rule("", &format!("/{regex}/")));
+                }
+                Translation::Lark(rules) => rules,
+            },
+            false => grammar.to_owned(),
+        };
+        Ok(self.rule("", &format!("%lark {{\n{lark}\n}}")))
     }
 
     /// Begin, content, end. Any text in between ends where the end stands for the first time.
@@ -197,10 +214,14 @@ impl LarkWriter<'_> {
 
     /// A rule for any text up to and with the first `end`.
     fn until(&mut self, end: &str) -> String {
-        if let Some((id, _)) = self.special.iter().find(|(_, text)| text == end) {
+        let begins = |(_, text): &&(u32, String)| !text.is_empty() && end.starts_with(&**text);
+        if let Some((id, first)) = self.special.iter().find(begins) {
             // Text has no special token, so this is the first.
             let text = self.rule("", ANY_TEXT);
-            return format!("{text} <[{id}]>");
+            return match self.literal(&end[first.len()..]) {
+                rest if rest == "\"\"" => format!("{text} <[{id}]>"),
+                rest => format!("{text} <[{id}]> {rest}"),
+            };
         }
         self.rule("[lazy]", &format!(r"/(.|\n)*{}/", escaped(end)))
     }

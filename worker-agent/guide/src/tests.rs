@@ -116,6 +116,41 @@ fn structural_tags_hold_calls() {
 }
 
 #[test]
+fn a_grammar_stands_within_a_tag_in_either_notation() {
+    for grammar in [
+        "root ::= \"a/\" b+\nb ::= [0-9] \"x\"",
+        "root ::= \"a/\" b\nb ::= [0-9] \"x\" b | \"\"",
+        "start: \"a/\" b+\nb: /[0-9]/ \"x\"",
+    ] {
+        let grammar = json!({"type": "grammar", "grammar": grammar});
+        let thoughts = json!({"type": "tag", "begin": "<t>", "end": "</t>",
+            "content": {"type": "any_text"}});
+        let thinking = json!({"type": "sequence", "elements": [thoughts, grammar]});
+        let form = tag(&json!({"type": "or", "elements": [thinking, grammar]}));
+        for good in ["a/1x2x", "<t>1x a/</t>a/1x", "<t></t>a/0x"] {
+            assert!(accepts(&form, good), "{grammar} {good}");
+        }
+        for bad in ["a/1", "<t>a/1x", "<t></t>", "a/1x<t></t>", "1x"] {
+            assert!(!accepts(&form, bad), "{grammar} {bad}");
+        }
+    }
+}
+
+#[test]
+fn an_end_may_begin_with_a_special_token() {
+    let form = tag(&json!({"type": "sequence", "elements": [
+        {"type": "tag", "begin": "t:", "content": {"type": "any_text"}, "end": "<|tool|>go"},
+        {"type": "const_string", "value": "x"}]}));
+    let mut guide = factory().compile(&form).expect("a sound tag");
+    let words = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    for token in [words("t:any text"), vec![EOS + 1], words("gox")].concat() {
+        assert!(guide.mask().allows(token), "{token}");
+        guide.advance(token);
+    }
+    assert!(guide.mask().allows(EOS));
+}
+
+#[test]
 fn a_marker_that_is_a_special_token_comes_as_that_token() {
     let marked = json!({"type": "tag", "begin": "<|tool|>", "end": "", "content":
         {"type": "const_string", "value": "x"}});

@@ -93,6 +93,8 @@ impl Planes {
                 kv_transfer: served.profile.kv_transfer.clone(),
                 needs_prefill: served.profile.needs_prefill,
                 embeds: served.profile.embeds,
+                classifies: served.profile.classifies,
+                only_pools: served.profile.only_pools,
                 bounds_thoughts: served.profile.bounds_thoughts,
                 api: served.profile.api.clone(),
                 ..settings.profile.clone()

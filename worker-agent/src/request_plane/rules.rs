@@ -41,11 +41,6 @@ impl RuleDesk {
         Self { maker, turns: Arc::new(Semaphore::new(AT_ONCE)), kept: Mutex::default() }
     }
 
-    /// Whether rules are made here at all.
-    pub(crate) fn makes(&self) -> bool {
-        self.maker.is_some()
-    }
-
     /// The rules of an answer; none if its form must be compiled first.
     pub(crate) fn ready(&self, sampling: &Sampling) -> Option<AnswerRules> {
         let Some(maker) = &self.maker else { return Some(AnswerRules::default()) };

@@ -182,9 +182,6 @@ impl Agent {
         let invalid = |message: String| (ErrorKind::Invalid, message);
         let metadata = RequestMetadata::take(&mut submit).map_err(invalid)?;
         let request = translate::request(submit, key).map_err(invalid)?;
-        if request.sampling.thought_limit.is_some() && !self.setup.rules.makes() {
-            return Err(invalid("thought_limit: the engine here does not bound thoughts".into()));
-        }
         Ok((place, request, metadata))
     }
 

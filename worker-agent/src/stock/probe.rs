@@ -154,7 +154,8 @@ impl Probe {
         let token = async {
             let mut answer = self.dialect.generate(canary(rank)).await?;
             while let Some(delta) = answer.next().await? {
-                if !delta.tokens.is_empty() {
+                // An engine that pools gives a vector in place of it.
+                if !delta.tokens.is_empty() || !delta.pooled.is_empty() {
                     return Ok(());
                 }
             }

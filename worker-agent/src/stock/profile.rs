@@ -2,7 +2,7 @@
 
 use super::openai;
 use crate::config::StockSettings;
-use stator_dialect::Description;
+use stator_dialect::{Description, Pooling};
 use stator_protos::discovery::{ProfileRecord, Role};
 
 /// The parts of an engine's description that placement needs.
@@ -13,6 +13,10 @@ pub(super) fn profile(settings: &StockSettings, description: &Description) -> Pr
         batch_tokens: description.batch_tokens.unwrap_or(0),
         handover: handover.map(|json| json.get().to_owned()),
         needs_prefill: settings.role == Role::Decode && description.needs_prefill,
+        embeds: description.pooling == Some(Pooling::Vector),
+        classifies: description.pooling == Some(Pooling::Classes),
+        bounds_thoughts: description.bounds_thoughts,
+        only_pools: description.pooling.is_some(),
         api: openai::api(settings, description),
         ..ProfileRecord::default()
     }

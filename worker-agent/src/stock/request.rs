@@ -260,7 +260,7 @@ impl Job<'_> {
             cached_tokens: delta.cached_tokens,
             prefill_failed: std::mem::take(&mut progress.prefill_failed),
             transfer_us: std::mem::take(&mut progress.transfer_us),
-            pooled: Vec::new(),
+            pooled: delta.pooled,
             finish,
         };
         match ends {

@@ -1,6 +1,6 @@
 //! Answers that are made of vectors.
 
-use super::{PooledForm, RankingForm, VectorForm};
+use super::{PooledForm, PoolingTask, RankingForm, VectorForm};
 use crate::delta::Identity;
 use crate::openai::ApiError;
 use crate::openai::escape::{push_f32, push_int, push_json_str};
@@ -24,7 +24,9 @@ pub fn answer(
     if let PooledForm::Vectors(VectorForm { dimensions: Some(dimensions), .. }) = form {
         shorten(&mut vectors, *dimensions as usize)?;
     }
-    vectors.iter_mut().for_each(|vector| normalise(vector));
+    if !form.is_of_classes() {
+        vectors.iter_mut().for_each(|vector| normalise(vector));
+    }
     let mut out = Vec::new();
     match form {
         PooledForm::Vectors(form) => push_vectors(&mut out, *form, identity, &vectors),
@@ -35,8 +37,7 @@ pub fn answer(
             push_scores(&mut out, identity, &scores.ok_or_else(ApiError::internal)?);
         }
         PooledForm::Ranking(form) => push_ranking(&mut out, form, identity, &vectors)?,
-        // Whoever makes vectors has no classes, and has said so before.
-        PooledForm::Classes => return Err(ApiError::internal()),
+        PooledForm::Classes { labels } => push_classes(&mut out, labels, identity, &vectors),
     }
     out.extend_from_slice(b"\"usage\":{\"prompt_tokens\":");
     push_int(&mut out, prompt_tokens);
@@ -44,6 +45,17 @@ pub fn answer(
     push_int(&mut out, prompt_tokens);
     out.extend_from_slice(b"}}");
     Ok(out)
+}
+
+impl PooledForm {
+    /// Whether the values are the probabilities of classes.
+    pub fn is_of_classes(&self) -> bool {
+        match self {
+            Self::Vectors(form) => form.task == Some(PoolingTask::Classify),
+            Self::Classes { .. } => true,
+            Self::Scores { .. } | Self::Ranking(_) => false,
+        }
+    }
 }
 
 fn shorten(vectors: &mut [Vec<f32>], dimensions: usize) -> Result<(), ApiError> {
@@ -104,6 +116,39 @@ fn push_vectors(
         out.push(b'}');
     });
     push_model(out, identity);
+}
+
+fn push_classes(
+    out: &mut Vec<u8>,
+    labels: &[String],
+    identity: &Identity<'_>,
+    vectors: &[Vec<f32>],
+) {
+    out.push(b'{');
+    push_identity(out, "classify-", identity);
+    out.extend_from_slice(b"\"object\":\"list\",\"data\":");
+    let numbered: Vec<_> = vectors.iter().enumerate().collect();
+    push_list(out, &numbered, |out, (index, probabilities)| {
+        out.extend_from_slice(b"{\"index\":");
+        push_int(out, *index);
+        out.extend_from_slice(b",\"label\":");
+        match most_likely(probabilities).and_then(|class| labels.get(class)) {
+            Some(label) => push_json_str(out, label),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b",\"probs\":");
+        push_list(out, probabilities, |out, value| push_f32(out, *value));
+        out.extend_from_slice(b",\"num_classes\":");
+        push_int(out, probabilities.len());
+        out.push(b'}');
+    });
+    push_model(out, identity);
+}
+
+/// The number of the class with the highest probability, the first of several.
+fn most_likely(probabilities: &[f32]) -> Option<usize> {
+    let numbered = probabilities.iter().enumerate().rev();
+    numbered.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(class, _)| class)
 }
 
 /// The bytes of the values, little end first, in the standard alphabet with padding.

@@ -56,7 +56,7 @@ pub struct PooledInput<'a> {
 /// The answer that is made of the vectors of a request.
 #[derive(Debug, PartialEq)]
 pub enum PooledForm {
-    /// The vectors themselves, with unit length.
+    /// The vectors themselves: of texts with unit length, of classes as they are.
     Vectors(VectorForm),
     /// The cosine similarity of pairs of inputs.
     Scores {
@@ -66,12 +66,26 @@ pub enum PooledForm {
     /// The inputs behind the first, in the order of their similarity to it.
     Ranking(RankingForm),
     /// Classes, which need a model with a head for them.
-    Classes,
+    Classes {
+        /// Names of the classes, in the model's order; where there are none, classes have no name.
+        labels: Vec<String>,
+    },
+}
+
+/// What an engine is to make of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolingTask {
+    /// A vector.
+    Embed,
+    /// The probability of each class.
+    Classify,
 }
 
 /// The form of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorForm {
+    /// What the values are; none where the request leaves that to the model.
+    pub task: Option<PoolingTask>,
     /// The API whose shape the answer has: embeddings or pooling.
     pub api: Api,
     /// Whether vectors are written as base64 of their bytes, little end first.
@@ -118,11 +132,15 @@ fn read_vectors<'a>(
     let body: VectorBody<'_> = parse_as(body)?;
     notes.settle(api, "", &body.strangers, VectorBody::FIELDS)?;
     let salts = Salts::read(api, body.cache_salt, body.nvext, notes)?;
-    let task = body.task.as_ref().map(|task| &*task.0);
-    if let Some(other) = task.filter(|task| *task != "embed") {
-        let message = format!("the task {other:?} is not supported, only \"embed\" is");
-        return Err(ApiError::unsupported("task", message));
-    }
+    let task = match body.task.as_ref().map(|task| &*task.0) {
+        Some("classify") if api == Api::Pooling => Some(PoolingTask::Classify),
+        None if api == Api::Pooling => None,
+        None | Some("embed") => Some(PoolingTask::Embed),
+        Some(other) => {
+            let message = format!("the task {other:?} is not supported, \"embed\" is");
+            return Err(ApiError::unsupported("task", message));
+        }
+    };
     let is_base64 = match body.encoding_format.as_ref().map(|format| &*format.0) {
         None | Some("float") => false,
         Some("base64") => true,
@@ -136,8 +154,8 @@ fn read_vectors<'a>(
     let prompts = raw.prompts("input")?;
     let input = |prompt| PooledInput { prompt, tokens_max: None };
     let form = match api {
-        Api::Classify => PooledForm::Classes,
-        api => PooledForm::Vectors(VectorForm { api, is_base64, dimensions }),
+        Api::Classify => PooledForm::Classes { labels: Vec::new() },
+        api => PooledForm::Vectors(VectorForm { task, api, is_base64, dimensions }),
     };
     let add_special_tokens = body.add_special_tokens.unwrap_or(true);
     salts.request(body.model, prompts.into_iter().map(input), "input", add_special_tokens, form)

@@ -169,3 +169,40 @@ fn scores_are_of_one_and_many_or_of_as_many() {
     ]);
     assert_eq!(close(&written["data"]), close(&expected));
 }
+
+#[test]
+fn classes_have_the_name_of_the_most_likely_and_stay_as_they_are() {
+    let form = check(Api::Classify, &json!({"input": ["a", "b"]})).expect("a request");
+    assert_eq!(form, PooledForm::Classes { labels: Vec::new() });
+    let form = PooledForm::Classes { labels: vec!["no".into(), "yes".into()] };
+    let written = answered(&form, &[&[0.25, 0.75], &[0.5, 0.5]]).expect("an answer");
+    assert_eq!(written["id"], "classify-7");
+    let expected = json!([
+        {"index": 0, "label": "yes", "probs": [0.25, 0.75], "num_classes": 2},
+        {"index": 1, "label": "no", "probs": [0.5, 0.5], "num_classes": 2},
+    ]);
+    assert_eq!(close(&written["data"]), close(&expected));
+    let nameless = PooledForm::Classes { labels: Vec::new() };
+    let written = answered(&nameless, &[&[1.0]]).expect("an answer");
+    assert_eq!(written["data"][0]["label"], Value::Null);
+}
+
+#[test]
+fn what_a_pooling_request_wants_is_its_task_or_the_models() {
+    let task = |api, body: Value| match check(api, &body) {
+        Ok(PooledForm::Vectors(form)) => Ok(form.task),
+        Ok(other) => panic!("{other:?}"),
+        Err((status, param)) => Err(format!("{status} {param}")),
+    };
+    assert_eq!(task(Api::Pooling, json!({"input": "a"})), Ok(None));
+    let classify = json!({"input": "a", "task": "classify"});
+    assert_eq!(task(Api::Pooling, classify.clone()), Ok(Some(PoolingTask::Classify)));
+    assert_eq!(task(Api::Embeddings, classify), Err("400 task".into()));
+    assert_eq!(task(Api::Embeddings, json!({"input": "a"})), Ok(Some(PoolingTask::Embed)));
+    let tokens = json!({"input": "a", "task": "token_embed"});
+    assert_eq!(task(Api::Pooling, tokens), Err("400 task".into()));
+    // Probabilities are no vector that has a length.
+    let form = check(Api::Pooling, &json!({"input": "a", "task": "classify"})).expect("a request");
+    let written = answered(&form, &[&[0.25, 0.75]]).expect("an answer");
+    assert_eq!(written["data"][0]["data"], json!([0.25, 0.75]));
+}

@@ -24,6 +24,7 @@ mod json;
 mod logprobs;
 mod openai;
 mod options;
+mod pooled;
 mod replay;
 mod request;
 mod sampling;
@@ -41,7 +42,7 @@ pub use options::{ApiKey, Kind, Options, OptionsError};
 pub use replay::{replay, replay_http};
 pub use request::{
     Ask, Delta, Description, EventSource, Fault, Finish, FirstToken, Hand, Manner, Operation,
-    SharedRequest, TokenLogprobs, Trace,
+    Pooling, SharedRequest, TokenLogprobs, Trace,
 };
 
 use async_trait::async_trait;

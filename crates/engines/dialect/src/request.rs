@@ -134,6 +134,8 @@ pub struct Delta {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Prompt tokens whose KV was already there, once the engine says so.
     pub cached_tokens: Option<u32>,
+    /// The only thing that comes of a request for a vector, of any length: see [`Pooling`].
+    pub pooled: Vec<f32>,
     /// Payload for decode, in the last delta of a prefill in turn.
     pub handover: Option<Box<RawValue>>,
     /// Why the answer ends; in its last delta.
@@ -224,6 +226,15 @@ impl Operation {
     }
 }
 
+/// What an engine makes of a prompt in place of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// A vector of the text.
+    Vector,
+    /// The probability of each class of the model's head.
+    Classes,
+}
+
 /// The refusal of a request whose prefixes an engine cannot keep apart. It is read by an operator
 /// who gave a proxy API keys.
 pub(crate) const UNSALTED: &str = "cache_salt: this version of the engine has none, so that API \
@@ -255,6 +266,10 @@ pub struct Description {
     pub handover: Option<Box<RawValue>>,
     /// It goes on from prompts that others computed, and computes none itself.
     pub needs_prefill: bool,
+    /// Whether it is known to end thoughts that are too long.
+    pub bounds_thoughts: bool,
+    /// What it makes of prompts, if it answers none.
+    pub pooling: Option<Pooling>,
     /// Whether the server of a client's own words keeps prefixes apart by the field `cache_salt`.
     pub takes_cache_salt: bool,
 }

@@ -1,5 +1,6 @@
 //! Sampling parameters that all engines have by the same name.
 
+use crate::Fault;
 use crate::json::Object;
 use stator_protos::sampling::Number;
 use stator_protos::worker::Sampling;
@@ -22,5 +23,17 @@ pub(crate) fn token_lists(body: &mut Object, given: &Sampling) {
     body.biases("logit_bias", &given.logit_bias);
     if !given.stop_token_ids.is_empty() {
         body.ids("stop_token_ids", &given.stop_token_ids);
+    }
+}
+
+/// Refuses a bound of thoughts, for engines that know none.
+///
+/// # Errors
+///
+/// [`Fault::Invalid`] where there is one.
+pub(crate) fn refuse_thought_limit(given: &Sampling) -> Result<(), Fault> {
+    match given.thought_limit {
+        None => Ok(()),
+        Some(_) => Err(Fault::Invalid("thought_limit: the engine does not bound thoughts".into())),
     }
 }

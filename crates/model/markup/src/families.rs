@@ -102,6 +102,35 @@ pub struct ReasoningFamily {
     pub preamble: &'static str,
     /// The markup of families that think in messages of their own.
     pub channels: Option<&'static ChannelMarkup>,
+    /// Messages of thoughts and of the answer, where a form holds only what is in the latter.
+    pub messages: Option<MessageFrame>,
+    /// Levels of `reasoning_effort` and what the templates call them; empty where these take any.
+    pub efforts: &'static [(&'static str, &'static str)],
+}
+
+/// Text around thoughts and before the answer, of a family that writes both as messages. An answer
+/// begins with either.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageFrame {
+    /// Text before thoughts.
+    pub opener: &'static str,
+    /// Marker behind thoughts.
+    pub closer: &'static str,
+    /// Text between the closer and the answer's own head.
+    pub next: &'static str,
+    /// Text before the answer.
+    pub answer: &'static str,
+}
+
+/// The thoughts that may come before what a form holds.
+#[derive(Clone, Copy, Debug)]
+pub enum ThoughtRoom {
+    /// None: the model has no thoughts, or the prompt has ended them.
+    None,
+    /// Thoughts that the prompt has opened: they come first.
+    Open(&'static ReasoningFamily),
+    /// Thoughts that the model may open, and need not.
+    Ahead(&'static ReasoningFamily),
 }
 
 impl ToolFamily {
@@ -182,6 +211,23 @@ impl ReasoningFamily {
             (Some(_), None) => true,
             (None, Some(_)) => false,
             (None, None) => self.begins_inside,
+        }
+    }
+
+    /// Whether a prompt that ends with this text has ended the thoughts of its answer.
+    pub fn is_behind(&self, prompt_end: &str) -> bool {
+        let end = prompt_end.trim_ascii_end();
+        self.closers.iter().any(|closer| end.ends_with(closer.trim_ascii_end()))
+    }
+
+    /// The thoughts that may come in an answer to a prompt that ends with this text.
+    pub fn room(&'static self, prompt_end: &str) -> ThoughtRoom {
+        if self.is_inside(prompt_end) {
+            ThoughtRoom::Open(self)
+        } else if self.is_behind(prompt_end) {
+            ThoughtRoom::None
+        } else {
+            ThoughtRoom::Ahead(self)
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Source: xgrammar's structural tags, which vLLM, SGLang and TensorRT-LLM take, and the built-in
 //! engine as well.
 
-use crate::families::{CallText, ReasoningFamily, ToolFamily};
+use crate::families::{CallText, MessageFrame, ThoughtRoom, ToolFamily};
 use serde_json::{Value, json};
 use stator_api::tools::{Function, ToolChoice, ToolUse};
 
@@ -20,11 +20,11 @@ pub struct ForcedCalls {
 /// the schemas of strict functions. None where nothing is asked that a form could hold.
 ///
 /// The calls are in the family's own markup where that is JSON; in others models write a list of
-/// objects. `open_thoughts` is the family of thoughts that the prompt has opened: these come first.
+/// objects.
 pub fn forced_calls(
     family: Option<&'static ToolFamily>,
     tools: &ToolUse<'_>,
-    open_thoughts: Option<&'static ReasoningFamily>,
+    room: ThoughtRoom,
 ) -> Option<ForcedCalls> {
     let named = |function: &&Function<'_>| match &tools.choice {
         ToolChoice::Named(name) => function.name == *name,
@@ -43,16 +43,16 @@ pub fn forced_calls(
         }
         (false, _) => return None,
     };
-    Some(ForcedCalls { structural_tag: tag(format, open_thoughts), family })
+    Some(ForcedCalls { structural_tag: tag(format, room), family })
 }
 
 /// The structural tag for an answer of the form `own`, which is a format of such a tag: with calls in
-/// its place where the model may call, and behind the thoughts that the prompt has opened. None where
-/// the form does without.
+/// its place where the model may call, and behind the thoughts that there is room for. None where the
+/// form does without.
 pub fn formed_answer(
     family: Option<&'static ToolFamily>,
     tools: Option<&ToolUse<'_>>,
-    open_thoughts: Option<&'static ReasoningFamily>,
+    room: ThoughtRoom,
     own: Value,
 ) -> Option<String> {
     let text = family.and_then(|family| family.text.as_ref());
@@ -62,23 +62,50 @@ pub fn formed_answer(
             let calls = forced(text, &tools.functions.iter().collect::<Vec<_>>(), !tools.parallel);
             json!({"type": "or", "elements": [own, calls]})
         }
-        None if open_thoughts.is_none() => return None,
+        None if matches!(room, ThoughtRoom::None) => return None,
         None => own,
     };
-    Some(tag(format, open_thoughts))
+    Some(tag(format, room))
 }
 
 /// A structural tag, as text of JSON.
-fn tag(format: Value, open_thoughts: Option<&'static ReasoningFamily>) -> String {
-    let format = match open_thoughts.and_then(|thoughts| thoughts.closers.last()) {
-        Some(closer) => json!({"type": "sequence", "elements": [
-            {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": closer},
+fn tag(format: Value, room: ThoughtRoom) -> String {
+    let behind = |begin: &str, closer: &str, format: Value| {
+        json!({"type": "sequence", "elements": [
+            {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": closer},
             {"type": "regex", "pattern": "\\n{0,2}"},
             format,
-        ]}),
-        None => format,
+        ]})
+    };
+    let format = match room {
+        ThoughtRoom::None => format,
+        ThoughtRoom::Open(thoughts) => match thoughts.closers.last() {
+            Some(closer) => behind("", closer, format),
+            None => format,
+        },
+        ThoughtRoom::Ahead(thoughts) => {
+            match (thoughts.messages, thoughts.openers, thoughts.closers.last()) {
+                (Some(messages), ..) => in_messages(messages, format),
+                (None, [opener, ..], Some(closer)) => {
+                    let thinking = behind(opener, closer, format.clone());
+                    json!({"type": "or", "elements": [thinking, format]})
+                }
+                _ => format,
+            }
+        }
     };
     json!({"type": "structural_tag", "format": format}).to_string()
+}
+
+/// What is of this form in the message of the answer, perhaps behind a message of thoughts.
+fn in_messages(messages: MessageFrame, format: Value) -> Value {
+    let MessageFrame { opener, closer, next, answer } = messages;
+    let answer = json!({"type": "const_string", "value": answer});
+    let thoughts = json!({"type": "tag", "begin": opener, "content": {"type": "any_text"},
+        "end": format!("{closer}{next}")});
+    let thinking = json!({"type": "sequence", "elements": [thoughts, answer, format]});
+    let at_once = json!({"type": "sequence", "elements": [answer, format]});
+    json!({"type": "or", "elements": [thinking, at_once]})
 }
 
 /// Calls and nothing else.
@@ -152,6 +179,7 @@ fn schema(function: &Function<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::ReasoningFamily;
 
     fn tools(choice: ToolChoice<'static>, strict: bool) -> ToolUse<'static> {
         let function =
@@ -161,7 +189,8 @@ mod tests {
     }
 
     fn format(family: &str, tools: &ToolUse<'_>, thoughts: &str) -> Value {
-        let forced = forced_calls(ToolFamily::find(family), tools, ReasoningFamily::find(thoughts));
+        let room = ReasoningFamily::find(thoughts).map_or(ThoughtRoom::None, ThoughtRoom::Open);
+        let forced = forced_calls(ToolFamily::find(family), tools, room);
         let forced = forced.expect("a form");
         let tag: Value = serde_json::from_str(&forced.structural_tag).expect("JSON");
         tag["format"].clone()
@@ -192,8 +221,8 @@ mod tests {
 
     #[test]
     fn families_without_json_write_a_list() {
-        let forced =
-            forced_calls(ToolFamily::find("glm45"), &tools(ToolChoice::Required, false), None);
+        let required = tools(ToolChoice::Required, false);
+        let forced = forced_calls(ToolFamily::find("glm45"), &required, ThoughtRoom::None);
         assert_eq!(forced.expect("a form").family, "json");
     }
 
@@ -202,8 +231,8 @@ mod tests {
         let own = json!({"type": "json_schema", "json_schema": {}});
         let formed = |choice, thoughts| {
             let (family, tools) = (ToolFamily::find("hermes"), tools(choice, false));
-            let thoughts = ReasoningFamily::find(thoughts);
-            let tag = formed_answer(family, Some(&tools), thoughts, own.clone())?;
+            let room = ReasoningFamily::find(thoughts).map_or(ThoughtRoom::None, ThoughtRoom::Open);
+            let tag = formed_answer(family, Some(&tools), room, own.clone())?;
             Some(serde_json::from_str::<Value>(&tag).expect("JSON")["format"].clone())
         };
         let either = formed(ToolChoice::Auto, "").expect("a form");
@@ -221,11 +250,45 @@ mod tests {
     }
 
     #[test]
+    fn thoughts_that_nobody_opened_may_come_and_need_not() {
+        let own = json!({"type": "json_schema", "json_schema": {}});
+        let qwen = ReasoningFamily::find("qwen3").expect("a family");
+        let tag = formed_answer(None, None, ThoughtRoom::Ahead(qwen), own.clone());
+        let tag: Value = serde_json::from_str(&tag.expect("a form")).expect("JSON");
+        let [thinking, at_once] = [&tag["format"]["elements"][0], &tag["format"]["elements"][1]];
+        assert_eq!((&tag["format"]["type"], at_once), (&json!("or"), &own));
+        assert_eq!(thinking["elements"][0]["begin"], "<think>");
+        assert_eq!(thinking["elements"][2], own);
+        let harmony = ReasoningFamily::find("gpt_oss").expect("a family");
+        let tag = formed_answer(None, None, harmony.room("<|start|>assistant"), own.clone());
+        let tag: Value = serde_json::from_str(&tag.expect("a form")).expect("JSON");
+        let [thinking, at_once] = [&tag["format"]["elements"][0], &tag["format"]["elements"][1]];
+        assert_eq!(thinking["elements"][0]["end"], "<|end|><|start|>assistant");
+        assert_eq!(at_once["elements"][0]["value"], "<|channel|>final<|message|>");
+        assert_eq!((&thinking["elements"][2], &at_once["elements"][1]), (&own, &own));
+    }
+
+    #[test]
+    fn the_end_of_a_prompt_says_what_thoughts_may_come() {
+        let qwen = ReasoningFamily::find("qwen3").expect("a family");
+        let room = |end: &str| match qwen.room(end) {
+            ThoughtRoom::None => "none",
+            ThoughtRoom::Open(_) => "open",
+            ThoughtRoom::Ahead(_) => "ahead",
+        };
+        assert_eq!(room("<|im_start|>assistant\n"), "ahead");
+        assert_eq!(room("assistant\n<think>\n"), "open");
+        assert_eq!(room("assistant\n<think>\n\n</think>\n\n"), "none");
+        assert_eq!(room("<think>a</think>b<|im_end|>\nassistant\n"), "ahead");
+    }
+
+    #[test]
     fn strict_functions_are_held_to_their_schemas_in_free_text() {
         let format = format("hermes", &tools(ToolChoice::Auto, true), "");
         assert_eq!(format["triggers"], json!(["<tool_call>"]));
         let none = |choice, strict| {
-            forced_calls(ToolFamily::find("hermes"), &tools(choice, strict), None).is_none()
+            let tools = tools(choice, strict);
+            forced_calls(ToolFamily::find("hermes"), &tools, ThoughtRoom::None).is_none()
         };
         assert!(none(ToolChoice::Auto, false) && none(ToolChoice::None, true));
     }

@@ -34,6 +34,6 @@ mod tagged;
 pub mod tools;
 
 pub use event::{EventSink, OutputEvent, OutputPlace};
-pub use families::{ReasoningFamily, ToolFamily};
+pub use families::{ReasoningFamily, ThoughtRoom, ToolFamily};
 pub use forced::{ForcedCalls, forced_calls, formed_answer};
 pub use output::{OutputParser, channels};

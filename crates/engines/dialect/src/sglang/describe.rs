@@ -4,7 +4,7 @@ use super::pairing::{Advert, Engine};
 use super::{EngineFacts, SaltField};
 use crate::events::{publisher, replay, shifted};
 use crate::http::Client;
-use crate::{Connector, Description, EventSource, Fault, Role, json};
+use crate::{Connector, Description, EventSource, Fault, Pooling, Role, json};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -56,6 +56,13 @@ struct EventsFlag {
     topic: String,
 }
 
+/// `/model_info`.
+#[derive(Deserialize)]
+struct ModelInfo {
+    is_generation: Option<bool>,
+    architectures: Option<Vec<String>>,
+}
+
 #[derive(Deserialize)]
 struct Models {
     data: Vec<Model>,
@@ -73,7 +80,8 @@ pub(super) async fn describe(
     given: Option<&Connector>,
 ) -> Result<(Description, EngineFacts), Fault> {
     let schema = async { Ok(client.schema().await) };
-    let (info, models, schema) = tokio::try_join!(server_info(client), models(client), schema)?;
+    let (info, models, schema, pooling) =
+        tokio::try_join!(server_info(client), models(client), schema, pooling(client))?;
     let ranks = info.dp_size.unwrap_or(1).max(1);
     let connector = connector(&info, given);
     let base = models.data.iter().find(|model| model.parent.is_none());
@@ -100,6 +108,7 @@ pub(super) async fn describe(
         adapters,
         handover: handover.map(|advert| json::raw(&advert)),
         needs_prefill,
+        pooling,
         model: info.served_model_name.unwrap_or(info.model_path),
         ..Description::default()
     };
@@ -107,15 +116,18 @@ pub(super) async fn describe(
         connector,
         low_priority_first: info.schedule_low_priority_values_first,
         keeps_weights: info.enable_weights_cpu_backup,
-        salt: salt_field(&schema),
+        salt: salt_field(&schema, pooling),
+        pooling,
     };
     Ok((description, facts))
 }
 
-/// The request field that separates prefixes, by the schema of `/generate`.
-fn salt_field(schema: &Value) -> SaltField {
-    let Some(known) = schema.pointer("/components/schemas/GenerateReqInput/properties") else {
-        return SaltField::default();
+/// The request field that separates prefixes, by the schema of `/generate`, or of `/encode`.
+fn salt_field(schema: &Value, pooling: Option<Pooling>) -> SaltField {
+    let input = if pooling.is_some() { "EmbeddingReqInput" } else { "GenerateReqInput" };
+    let Some(known) = schema.pointer(&format!("/components/schemas/{input}/properties")) else {
+        // Requests for vectors have no such field as far as is known.
+        return if pooling.is_some() { SaltField::Missing } else { SaltField::default() };
     };
     match (known.get("cache_salt"), known.get("extra_key")) {
         (Some(_), _) => SaltField::CacheSalt,
@@ -130,6 +142,20 @@ async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
         Some(info) => Ok(info),
         None => client.query_json("/get_server_info").await,
     }
+}
+
+/// What the server makes of prompts, if it answers none; older versions say so at another path.
+async fn pooling(client: &Client) -> Result<Option<Pooling>, Fault> {
+    let info = match client.query_optional::<ModelInfo>("/model_info").await? {
+        Some(info) => Some(info),
+        None => client.query_optional("/get_model_info").await?,
+    };
+    let Some(info) = info.filter(|info| info.is_generation == Some(false)) else { return Ok(None) };
+    let classifies = |name: &String| name.ends_with("ForSequenceClassification");
+    Ok(Some(match info.architectures.iter().flatten().any(classifies) {
+        true => Pooling::Classes,
+        false => Pooling::Vector,
+    }))
 }
 
 async fn models(client: &Client) -> Result<Models, Fault> {
@@ -220,12 +246,18 @@ mod tests {
     fn the_field_of_a_salt_is_found_where_the_server_describes_one() {
         let field = |properties: Value| {
             let input = json!({"GenerateReqInput": {"properties": properties}});
-            salt_field(&json!({"components": {"schemas": input}}))
+            salt_field(&json!({"components": {"schemas": input}}), None)
         };
         assert_eq!(field(json!({"extra_key": {}, "cache_salt": {}})), SaltField::CacheSalt);
         assert_eq!(field(json!({"extra_key": {}, "rid": {}})), SaltField::ExtraKey);
         assert_eq!(field(json!({"rid": {}})), SaltField::Missing);
-        assert_eq!(salt_field(&Value::Null), SaltField::CacheSalt);
+        assert_eq!(salt_field(&Value::Null, None), SaltField::CacheSalt);
+        // The field of one kind of request says nothing of the other kind.
+        let both = json!({"GenerateReqInput": {"properties": {"cache_salt": {}}},
+            "EmbeddingReqInput": {"properties": {"rid": {}}}});
+        let both = json!({"components": {"schemas": both}});
+        assert_eq!(salt_field(&both, Some(Pooling::Vector)), SaltField::Missing);
+        assert_eq!(salt_field(&Value::Null, Some(Pooling::Vector)), SaltField::Missing);
     }
 
     #[test]

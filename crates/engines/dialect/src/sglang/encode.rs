@@ -4,7 +4,7 @@ use super::{EngineFacts, SaltField};
 use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
 use crate::request::UNSALTED;
-use crate::sampling::{numbers, seed, token_lists};
+use crate::sampling::{numbers, refuse_thought_limit, seed, token_lists};
 use crate::{Ask, Fault};
 use stator_handover::sglang::Bootstrap;
 use stator_protos::worker::Sampling;
@@ -34,6 +34,7 @@ pub(super) fn body(
         let why = "the prompt is computed by another engine, which does not hand them over";
         return Err(Fault::Invalid(format!("prompt_logprobs: {why}")));
     }
+    refuse_thought_limit(given)?;
     let mut body = Object::with_room_for(ask.tokens.len());
     body.ids("input_ids", &ask.tokens);
     body.object("sampling_params", |body| sampling(body, given));
@@ -62,7 +63,12 @@ pub(super) fn body(
     Ok(body.finish())
 }
 
-fn salt_field(field: SaltField) -> Result<&'static str, Fault> {
+/// The name of the field that separates prefixes.
+///
+/// # Errors
+///
+/// [`Fault::Invalid`] where there is none.
+pub(super) fn salt_field(field: SaltField) -> Result<&'static str, Fault> {
     match field {
         SaltField::CacheSalt => Ok("cache_salt"),
         SaltField::ExtraKey => Ok("extra_key"),

@@ -9,12 +9,15 @@ mod describe;
 mod encode;
 mod operate;
 mod pairing;
+mod pooled;
 
 use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client};
+use crate::pooled::is_pooled;
 use crate::{
-    Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, SharedRequest, trace,
+    Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, Pooling, SharedRequest,
+    trace,
 };
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -42,6 +45,8 @@ struct EngineFacts {
     /// Whether weights survive the release of their memory.
     keeps_weights: bool,
     salt: SaltField,
+    /// What the server makes of prompts, if it answers none.
+    pooling: Option<Pooling>,
 }
 
 /// The request field that separates prefixes. A version silently ignores a field that it does not
@@ -94,6 +99,15 @@ impl Dialect for Sglang {
     }
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        let (pooling, body) = {
+            let facts = self.facts.read();
+            (facts.pooling, is_pooled(&ask, facts.pooling)?.then(|| pooled::body(&ask, &facts)))
+        };
+        if let (Some(pooling), Some(body)) = (pooling, body) {
+            let body = self.client.ask(pooled::PATH, body?, trace::headers(&ask)?).await?;
+            let delta = pooled::decode(&http::collect(body).await?, pooling)?;
+            return Ok(Box::new(Whole(Some(delta))));
+        }
         let stream = encode::streams(&ask);
         let body = self.encode(&ask, stream)?;
         let body = self.client.ask("/generate", body, trace::headers(&ask)?).await?;

@@ -2,9 +2,11 @@
 
 use crate::testkit::{Reply, Server, ask, fixture, raw, read, recorded, shared};
 use crate::{
-    Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Role, connect,
+    Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Pooling, Role,
+    connect,
 };
 use serde_json::{Value, json};
+use stator_protos::worker::Sampling;
 use std::sync::Arc;
 
 const GENERATE: &str = "POST /generate";
@@ -246,4 +248,38 @@ async fn what_an_operation_refuses_is_told() {
     let load = Operation::LoadAdapter { name: "a".into(), path: "p".into() };
     let fault = dialect.operate(&load).await.unwrap_err();
     assert_eq!(fault, Fault::Invalid("LoRA is not enabled.".into()));
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_makes_vectors_or_classes() {
+    for (architecture, expected) in [
+        ("Qwen3ForCausalLM", Pooling::Vector),
+        ("Qwen2ForSequenceClassification", Pooling::Classes),
+    ] {
+        let info = json!({"is_generation": false, "architectures": [architecture]}).to_string();
+        let mut server = Server::start([
+            ("GET /server_info", main("06-server_info.response.json")),
+            ("GET /v1/models", main("04-models.response.json")),
+            ("GET /model_info", Reply::ok(info)),
+            ("POST /encode", Reply::ok(r#"{"embedding":[1.0,2.0],"meta_info":{}}"#)),
+        ])
+        .await;
+        let dialect = dialect(&server, None);
+        assert_eq!(dialect.describe().await.unwrap().pooling, Some(expected));
+        let sampling = Sampling { pooled: true, ..Sampling::neutral() };
+        let asked = Ask { sampling: Arc::new(sampling), ..ask(&[7]) };
+        let (all, _) = read(dialect.generate(asked.clone()).await.unwrap()).await.unwrap();
+        assert_eq!(all.pooled[0] == 1.0, expected == Pooling::Vector, "{:?}", all.pooled);
+        let body = loop {
+            let seen = server.seen.recv().await.unwrap();
+            if seen.line == "POST /encode" {
+                break serde_json::from_slice::<Value>(&seen.body).unwrap();
+            }
+        };
+        assert_eq!(body, json!({"input_ids": [7], "rid": "request-1"}));
+        // Its requests for vectors have no field that separates prefixes.
+        let salted = Ask { cache_salt: Some("s".into()), ..asked };
+        assert!(matches!(dialect.generate(salted).await.err(), Some(Fault::Invalid(_))));
+        assert!(matches!(dialect.generate(ask(&[1])).await.err(), Some(Fault::Unsupported(_))));
+    }
 }

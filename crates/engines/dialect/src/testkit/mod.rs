@@ -122,6 +122,7 @@ fn merge(all: &mut Delta, delta: Delta) {
     all.tokens.extend(delta.tokens);
     all.logprobs.extend(delta.logprobs);
     all.prompt_logprobs.extend(delta.prompt_logprobs);
+    all.pooled.extend(delta.pooled);
     all.cached_tokens = delta.cached_tokens.or(all.cached_tokens);
     all.handover = delta.handover.or(all.handover.take());
     all.finish = delta.finish;

@@ -5,7 +5,7 @@ use super::pairing::{self, Context};
 use crate::guide;
 use crate::json::{Entries, Object};
 use crate::request::UNSALTED;
-use crate::sampling::{seed, token_lists};
+use crate::sampling::{refuse_thought_limit, seed, token_lists};
 use crate::{Ask, Fault, Hand};
 use serde_json::value::RawValue;
 use stator_protos::sampling::Number;
@@ -20,6 +20,7 @@ use stator_protos::worker::guide::Form;
 /// answer, or share prefixes that should be separate.
 pub(super) fn body(ask: &Ask, model: &str, api: Api, stream: bool) -> Result<Vec<u8>, Fault> {
     refuse_the_unsayable(ask, api)?;
+    refuse_thought_limit(&ask.sampling)?;
     let mut body = Object::with_room_for(ask.tokens.len());
     body.field("model", model);
     body.ids("prompt", &ask.tokens);

@@ -34,6 +34,7 @@ mod sign;
 use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client};
+use crate::pooled::is_pooled;
 use crate::{
     Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation,
     SharedRequest, trace,
@@ -157,6 +158,7 @@ impl Dialect for Trtllm {
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         self.check_hand(&ask.hand)?;
+        is_pooled(&ask, None)?;
         let stream = !matches!(ask.hand, Hand::Prefill(_));
         let api = *self.api.read();
         let body = encode::body(&ask, &self.model().await?, api, stream)?;

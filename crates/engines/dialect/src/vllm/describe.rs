@@ -5,7 +5,7 @@ use super::handover::{self, Advert};
 use super::{Endpoint, EngineFacts, Target, moriio};
 use crate::events::{self, shifted};
 use crate::http::Client;
-use crate::{Connector, Description, EventSource, Fault, Role, json};
+use crate::{Connector, Description, EventSource, Fault, Pooling, Role, json};
 use ::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -70,6 +70,7 @@ struct Config {
     scheduler_config: Option<Scheduler>,
     kv_transfer_config: Option<Transfer>,
     kv_events_config: Option<Publisher>,
+    reasoning_config: Value,
     parallel_config: Value,
 }
 
@@ -113,13 +114,14 @@ pub(super) async fn describe(
     given: Option<&Connector>,
 ) -> Result<(Description, EngineFacts), Fault> {
     // Asked at once: the configuration alone may take seconds.
-    let (version, models, sources, metrics, info, endpoint) = tokio::try_join!(
+    let (version, models, sources, metrics, info, endpoint, pooling) = tokio::try_join!(
         client.query_json::<Version>("/version"),
         client.query_json::<Models>("/v1/models"),
         client.query_optional::<Sources>("/kv_event_sources"),
         client.query("/metrics"),
         server_info(client),
         endpoint(client),
+        pooling(client),
     )?;
     let version = version.version;
     let cache = cache_config(&String::from_utf8_lossy(&metrics));
@@ -154,21 +156,30 @@ pub(super) async fn describe(
         model: base.id.clone(),
         context_length: base.max_model_len,
         block_size: cache.as_ref().map(|cache| cache.block_size),
-        total_blocks: cache.as_ref().map(|cache| cache.blocks / u32::from(ranks)),
+        total_blocks: cache.as_ref().map(|cache| blocks(cache, pooling)),
         batch_tokens: config.scheduler_config.as_ref().and_then(|s| s.max_num_batched_tokens),
         ranks,
         events: sources.values().filter_map(|said| event_source(said, client.host())).collect(),
         adapters: adapters.map(|model| model.id.clone()).collect(),
         handover: handover.map(|advert| json::raw(&advert)),
         needs_prefill: moriio.as_ref().is_some_and(moriio::MoriioSetup::needs_prefill),
+        pooling,
+        bounds_thoughts: knows_thoughts(&config.reasoning_config),
         ..Description::default()
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
     let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
-    let target = Target { endpoint, max_logprobs, unguided: is_unguided(&version) };
+    let bounds_thoughts = description.bounds_thoughts;
+    let target =
+        Target { endpoint, max_logprobs, unguided: is_unguided(&version), bounds_thoughts };
     let block_size = description.block_size;
     let version = Some(version);
-    Ok((description, EngineFacts { target, connector, version, block_size, moriio }))
+    Ok((description, EngineFacts { target, connector, version, block_size, moriio, pooling }))
+}
+
+/// Whether the engine has the tokens of its markers of thoughts. A parser alone may not name them.
+fn knows_thoughts(reasoning_config: &Value) -> bool {
+    reasoning_config["_enabled"] == true || reasoning_config["_reasoning_end_token_ids"].is_array()
 }
 
 /// Whether the version is before 0.11, where the fields for the form of an answer have other names.
@@ -189,12 +200,32 @@ async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
     }
 }
 
-/// Probes for the token endpoint with a method that it does not take: an existing route says so,
-/// and nothing happens.
+/// Probes for an endpoint with a method that it does not take: an existing route says so, and
+/// nothing happens.
+async fn has(client: &Client, path: &str) -> Result<bool, Fault> {
+    Ok(client.status(path).await? != StatusCode::NOT_FOUND)
+}
+
+/// The endpoint for token requests.
 async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
-    Ok(match client.status(Endpoint::Generate.path()).await? {
-        StatusCode::NOT_FOUND => Endpoint::Completions,
-        _ => Endpoint::Generate,
+    Ok(match has(client, Endpoint::Generate.path()).await? {
+        true => Endpoint::Generate,
+        false => Endpoint::Completions,
+    })
+}
+
+/// What a server with the pooling runner makes of prompts: it has an endpoint for that alone.
+async fn pooling(client: &Client) -> Result<Option<Pooling>, Fault> {
+    if !has(client, super::pooled::PATH).await? {
+        return Ok(None);
+    }
+    Ok(if has(client, "/v1/embeddings").await? {
+        Some(Pooling::Vector)
+    } else if has(client, "/classify").await? {
+        Some(Pooling::Classes)
+    } else {
+        // A vector of each token, which nobody asks for.
+        None
     })
 }
 
@@ -287,6 +318,14 @@ struct CacheConfig {
     ranks: u16,
 }
 
+/// The blocks of each rank. An encoder has no KV, and the engine reports a block in its place.
+fn blocks(cache: &CacheConfig, pooling: Option<Pooling>) -> u32 {
+    match cache.blocks / u32::from(cache.ranks) {
+        0 | 1 if pooling.is_some() => 0,
+        blocks => blocks,
+    }
+}
+
 fn cache_config(metrics: &str) -> Option<CacheConfig> {
     let lines = metrics.lines().filter(|line| line.starts_with("vllm:cache_config_info{"));
     let lines: Vec<&str> = lines.collect();
@@ -333,6 +372,17 @@ mod tests {
         for version in ["0.11.0", "0.32.0", "1.0.0", "dev", ""] {
             assert!(!is_unguided(version), "{version}");
         }
+    }
+
+    #[test]
+    fn thoughts_are_known_by_their_tokens() {
+        let config = |enabled: bool| {
+            let ids = if enabled { serde_json::json!([7]) } else { Value::Null };
+            serde_json::json!({"reasoning_parser": "openai_gptoss", "_enabled": enabled,
+                "_reasoning_end_token_ids": ids})
+        };
+        assert!(knows_thoughts(&config(true)) && !knows_thoughts(&config(false)));
+        assert!(!knows_thoughts(&Value::Null));
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
         let why = "vLLM before 0.11 knows it by other names, and would ignore it";
         return Err(Fault::Invalid(format!("guide: {why}")));
     }
+    if !target.bounds_thoughts && ask.sampling.thought_limit.is_some() {
+        let why = "vLLM needs its --reasoning-parser or --reasoning-config for that";
+        return Err(Fault::Invalid(format!("thought_limit: {why}")));
+    }
     let mut body = Object::with_room_for(ask.tokens.len());
     match target.endpoint {
         Endpoint::Generate => {
@@ -40,6 +44,11 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
                 // Only ids are asked for, so the engine need not make text.
                 body.field("detokenize", false);
             });
+            if ask.sampling.guide.is_some() {
+                // A form that leaves room for thoughts says so itself, and begins at the first token:
+                // an engine with a parser of thoughts would wait for their end.
+                body.field("reasoning_ended", true);
+            }
         }
         Endpoint::Completions => {
             body.ids("prompt", &ask.tokens);
@@ -95,6 +104,7 @@ fn sampling(body: &mut Object, ask: &Ask, target: Target) {
     body.field("ignore_eos", given.ignore_eos);
     body.optional("logprobs", given.logprobs.map(|count| alternatives(count, target)));
     body.optional("prompt_logprobs", given.prompt_logprobs);
+    body.optional("thinking_token_budget", given.thought_limit.as_ref().map(|limit| limit.tokens));
     if let Some(form) = given.form() {
         body.object("structured_outputs", |body| match form {
             Form::JsonSchema(schema) => body.field("json", schema),
@@ -121,11 +131,15 @@ mod tests {
     use super::*;
     use crate::testkit::{ask, raw};
     use serde_json::{Value, json};
-    use stator_protos::worker::{LogitBias, Sampling};
+    use stator_protos::worker::{LogitBias, Sampling, ThoughtLimit};
     use std::sync::Arc;
 
-    const GENERATE: Target =
-        Target { endpoint: Endpoint::Generate, max_logprobs: None, unguided: false };
+    const GENERATE: Target = Target {
+        endpoint: Endpoint::Generate,
+        max_logprobs: None,
+        unguided: false,
+        bounds_thoughts: true,
+    };
 
     fn check(ask: &Ask, endpoint: Endpoint) -> Value {
         let target = Target { endpoint, ..GENERATE };
@@ -152,7 +166,7 @@ mod tests {
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
             guide: Some(Form::any_object().into()),
-            thought_limit: None,
+            thought_limit: Some(ThoughtLimit { tokens: 7, ..ThoughtLimit::default() }),
         };
         Ask {
             sampling: Arc::new(sampling),
@@ -170,7 +184,7 @@ mod tests {
             "repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2.0,
             "seed": i64::MAX, "logit_bias": {"7": -100.0}, "max_tokens": 9, "min_tokens": 2,
             "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 3, "detokenize": false,
-            "structured_outputs": {"json_object": true},
+            "structured_outputs": {"json_object": true}, "thinking_token_budget": 7,
         });
         let mut got = check(&everything(), Endpoint::Generate);
         // The shortest digits of a float are not those of the double it converts to.
@@ -181,7 +195,7 @@ mod tests {
             got,
             json!({
                 "token_ids": [1, 2, 3], "sampling_params": null, "model": "style-a",
-                "cache_salt": "tenant-a", "priority": -5, "stream": true,
+                "cache_salt": "tenant-a", "priority": -5, "stream": true, "reasoning_ended": true,
                 "stream_options": {"include_usage": true},
             }),
         );
@@ -281,6 +295,14 @@ mod tests {
             assert!(matches!(body(&asked, old, true), Err(Fault::Invalid(_))));
         }
         assert!(body(&ask(&[1]), Target { unguided: true, ..GENERATE }, true).is_ok());
+    }
+
+    #[test]
+    fn thoughts_are_bounded_where_the_engine_knows_their_markers() {
+        let unknown = Target { bounds_thoughts: false, ..GENERATE };
+        let refused = body(&everything(), unknown, true);
+        assert!(matches!(refused, Err(Fault::Invalid(why)) if why.starts_with("thought_limit: ")));
+        assert_eq!(check(&ask(&[1]), Endpoint::Generate).get("reasoning_ended"), None);
     }
 
     #[test]

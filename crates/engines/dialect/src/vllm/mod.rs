@@ -18,13 +18,15 @@ mod handover;
 mod kept;
 mod moriio;
 mod operate;
+mod pooled;
 mod usual;
 
 use crate::answer::{Streamed, Whole};
 use crate::connector::Names;
 use crate::http::{self, Client, Headers};
+use crate::pooled::is_pooled;
 use crate::{
-    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation,
+    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, Pooling,
     SharedRequest, trace,
 };
 use ::http::{HeaderName, HeaderValue};
@@ -74,6 +76,8 @@ struct Target {
     max_logprobs: Option<u32>,
     /// Whether the server lacks today's fields for the form of an answer.
     unguided: bool,
+    /// Whether the server is known to know the markers of the model's thoughts.
+    bounds_thoughts: bool,
 }
 
 /// One vLLM server.
@@ -96,6 +100,8 @@ struct EngineFacts {
     block_size: Option<u32>,
     /// MoRI-IO setup, if that is the connector.
     moriio: Option<moriio::MoriioSetup>,
+    /// What the server makes of prompts, if it answers none (`--runner pooling`).
+    pooling: Option<Pooling>,
 }
 
 impl Vllm {
@@ -123,6 +129,13 @@ impl Dialect for Vllm {
     }
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        let pooling = self.facts.read().pooling;
+        if is_pooled(&ask, pooling)? {
+            let body = pooled::body(&ask);
+            let body = self.client.ask(pooled::PATH, body, headers(&ask)?).await?;
+            let delta = pooled::decode(&http::collect(body).await?)?;
+            return Ok(Box::new(Whole(Some(delta))));
+        }
         let (target, told, (ask, handover)) = {
             let facts = self.facts.read();
             handover::check(&ask.hand, &facts)?;

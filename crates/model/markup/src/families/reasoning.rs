@@ -1,8 +1,8 @@
 //! The table of families of thoughts.
 
-use super::ReasoningFamily;
 use super::channels::{HARMONY, INKLING, MUSE};
 use super::tools::XTML_FRAMES;
+use super::{MessageFrame, ReasoningFamily};
 
 /// Thoughts between `<think>` and `</think>`.
 const THINK: ReasoningFamily = ReasoningFamily {
@@ -14,7 +14,28 @@ const THINK: ReasoningFamily = ReasoningFamily {
     begins_inside: false,
     preamble: "",
     channels: None,
+    messages: None,
+    efforts: &[],
 };
+
+/// Thoughts and answers of gpt-oss. Source: openai/harmony.
+const HARMONY_MESSAGES: MessageFrame = MessageFrame {
+    opener: "<|channel|>analysis<|message|>",
+    closer: "<|end|>",
+    next: "<|start|>assistant",
+    answer: "<|channel|>final<|message|>",
+};
+
+/// Levels of OpenAI's API as gpt-oss knows them.
+const HARMONY_EFFORTS: &[(&str, &str)] = &[
+    ("none", "low"),
+    ("minimal", "low"),
+    ("low", "low"),
+    ("medium", "medium"),
+    ("high", "high"),
+    ("xhigh", "high"),
+    ("max", "high"),
+];
 
 /// All families of thoughts.
 pub static REASONING: &[ReasoningFamily] = &[
@@ -131,6 +152,8 @@ pub static REASONING: &[ReasoningFamily] = &[
         closers: &[],
         ends_at_calls: false,
         channels: Some(&HARMONY),
+        messages: Some(HARMONY_MESSAGES),
+        efforts: HARMONY_EFFORTS,
         ..THINK
     },
     ReasoningFamily {
