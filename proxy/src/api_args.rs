@@ -1,8 +1,11 @@
 //! Flags of the API over a fleet: a proxy beside an engine leaves the API to the engine.
 
-use crate::standalone::StoreLimits;
-use clap::{Args, ValueEnum};
+use crate::standalone::{PostgresPlace, StoreLimits};
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, ValueEnum};
 use stator_api::UnknownFields;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -45,9 +48,17 @@ pub struct ApiArgs {
           value_name = "BYTES", value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     pub responses_max_bytes: u64,
 
-    /// Place of responses that are kept: `memory`, or `sqlite:PATH` for a database, from which the
-    /// next process takes them up again. One process at a time uses a database.
-    #[arg(long, env = "STATOR_RESPONSES_STORE", default_value = "memory", value_name = "WHERE")]
+    /// Place of responses that are kept: `memory`; `sqlite:PATH` for a database of one process, from
+    /// which the next one takes them up again; or `postgres://USER@HOST/DATABASE` for one that several
+    /// proxies share.
+    #[arg(
+        long,
+        env = "STATOR_RESPONSES_STORE",
+        default_value = "memory",
+        value_name = "WHERE",
+        hide_env_values = true,
+        value_parser = PlaceParser
+    )]
     pub responses_store: ResponsesPlace,
 
     /// Number of responses that are kept.
@@ -74,17 +85,42 @@ pub enum ResponsesPlace {
     Memory,
     /// Memory, and an SQLite database that outlives the process.
     Sqlite(PathBuf),
+    /// A PostgreSQL database that processes share, and memory. Boxed: it is large.
+    Postgres(Box<PostgresPlace>),
 }
 
 impl FromStr for ResponsesPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("sqlite:") {
-            Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+        match text.split_once(':') {
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(Box::new(text.parse()?))),
             _ if text == "memory" => Ok(Self::Memory),
-            _ => Err("it must be memory or sqlite:PATH".to_owned()),
+            _ => Err("it must be memory, sqlite:PATH or postgres://USER@HOST/DATABASE".to_owned()),
         }
+    }
+}
+
+/// Reads a place for the command line. What is wrong is said without the value, which may have a
+/// password.
+#[derive(Clone)]
+struct PlaceParser;
+
+impl TypedValueParser for PlaceParser {
+    type Value = ResponsesPlace;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<ResponsesPlace, clap::Error> {
+        let text = value.to_str().ok_or_else(|| "it is no text".to_owned());
+        text.and_then(str::parse).map_err(|why| {
+            let fault = format!("--responses-store: {why}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, fault).with_cmd(command)
+        })
     }
 }
 

@@ -17,6 +17,7 @@ pub mod kube_schema;
 pub mod kubelet;
 pub mod nodes;
 pub mod picker;
+pub mod postgres;
 pub mod process;
 pub mod sglang;
 pub mod stock;

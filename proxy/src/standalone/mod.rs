@@ -55,6 +55,7 @@ pub(crate) use place::Place;
 pub(crate) use pool::Pool;
 pub(crate) use pool_settings::PoolSettings;
 pub(crate) use pools::ModelPools;
+pub(crate) use responses::PostgresPlace;
 pub(crate) use responses::StoreLimits;
 
 use crate::api_args::ResponsesPlace;
@@ -88,7 +89,7 @@ pub(crate) async fn serve(
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, catalog) =
         (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup)));
-    let store = response_store(&settings)?;
+    let store = response_store(&settings).await?;
     let (counted, kept) = (catalog.clone(), store.clone());
     let gauges = move || FleetGauges { kept: kept.usage(), ..counted.gauges() };
     registry.register(|registry| FleetGauges::register(registry, gauges));
@@ -147,15 +148,16 @@ pub(crate) async fn serve(
     following.abort();
     keys.abort();
     // A request that still holds the store must not keep the database from the next process.
-    tokio::task::spawn_blocking(move || store.close()).await?;
+    store.end().await?;
     served
 }
 
 /// The responses that are kept, at the place that the settings name.
-fn response_store(settings: &ProxySettings) -> anyhow::Result<SharedStore> {
+async fn response_store(settings: &ProxySettings) -> anyhow::Result<SharedStore> {
     let store = Arc::new(match &settings.responses_place {
         ResponsesPlace::Memory => ResponseStore::new(settings.responses),
         ResponsesPlace::Sqlite(path) => ResponseStore::open(settings.responses, path)?,
+        ResponsesPlace::Postgres(place) => ResponseStore::share(settings.responses, place).await?,
     });
     // It ends with the store.
     tokio::spawn(ResponseStore::sweep(Arc::downgrade(&store)));

@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
             if !open {
                 writer.end(&mut events, self.answer.usage());
                 // Before the client has its end, and may come back to it.
-                self.keep(writer.response());
+                self.keep(writer.response()).await;
             }
             let events = std::mem::take(&mut events).into();
             match std::mem::replace(&mut begun, true) {
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
         }
         let usage = self.answer.usage();
         let response = push_answer(&mut body, &self.job.form, &identity, &choices, usage);
-        self.keep(response.as_ref());
+        self.keep(response.as_ref()).await;
         exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
         Ok(())
     }
@@ -162,9 +162,17 @@ impl<'a> Run<'a> {
     }
 
     /// Keeps a response, if its request wants that.
-    fn keep(&self, response: Option<&ResponseEvents>) {
-        if let (Some(keeper), Some(response)) = (&self.job.keeper, response) {
+    fn keep(&self, response: Option<&ResponseEvents>) -> impl Future<Output = ()> + Send + use<> {
+        let kept = self.job.keeper.as_ref().zip(response).map(|(keeper, response)| {
             keeper.keep(response.clone());
+            let (keeper, id) = (keeper.clone(), self.job.response_id.clone().unwrap_or_default());
+            // Boxed: every stream would keep room for it.
+            Box::pin(async move { keeper.settle(&id).await })
+        });
+        async move {
+            if let Some(kept) = kept {
+                kept.await;
+            }
         }
     }
 

@@ -25,12 +25,13 @@ use crate::door::Door;
 use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::space::Account;
+use crate::space::{Account, PrefixSpace};
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use stator_api::delta::Identity;
 use stator_api::openai::{ApiError, openapi};
 use stator_api::{Api, FieldNotes};
+use stator_body::{Object, unquote};
 use stator_protos::header::{API_KEY, AZURE_KEY};
 use stator_runtime::admin::Readiness;
 use stator_runtime::trace::parent_from;
@@ -315,6 +316,9 @@ impl Service {
             // In place it would take 11 KB of every stream.
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
+        if let Some((id, space)) = continued(exchange, account, api, &body)? {
+            Box::pin(self.store.recall(&id, space)).await?;
+        }
         let client = Client { head: exchange.client_head(), account };
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
@@ -391,6 +395,9 @@ impl Service {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
+        if let Some((id, space)) = continued(exchange, account, api, &body)? {
+            Box::pin(self.store.recall(&id, space)).await?;
+        }
         let space = Client { head: exchange.client_head(), account }.space(None, None)?;
         let earlier = |id: Option<&str>| {
             let previous = previous(&self.store, space, id)?;
@@ -434,6 +441,24 @@ impl Service {
         }
         Ok(job)
     }
+}
+
+/// The response that a request continues, by its id, and the space that it is looked for in.
+fn continued(
+    exchange: &Exchange,
+    account: Account,
+    api: Api,
+    body: &[u8],
+) -> Result<Option<(String, PrefixSpace)>, ApiError> {
+    if api != Api::Responses {
+        return Ok(None);
+    }
+    // What is no object is refused later, by its fault.
+    let object = Object::parse(body).ok();
+    let id = object.as_ref().and_then(|object| object.get("previous_response_id"));
+    let Some(id) = id.and_then(unquote) else { return Ok(None) };
+    let space = account.space_of(&exchange.request().headers, None, None)?;
+    Ok(Some((id.into_owned(), space)))
 }
 
 /// Reads a body so that a large one does not keep other requests waiting.

@@ -70,6 +70,12 @@ impl ResponseKeeper {
         record
     }
 
+    /// Waits until other proxies find a response that is over, if they share a database; not for long.
+    pub(crate) async fn settle(&self, id: &str) {
+        // Who is too late is found here, and there once the database takes it.
+        let _ = self.store.settle(&format!("{PREFIX}{id}")).await;
+    }
+
     /// Keeps a response that has grown, unless its client has had it forgotten.
     pub(crate) fn keep_grown(&self, id: &str, record: &Arc<ResponseRecord>) {
         let id = format!("{PREFIX}{id}");

@@ -6,13 +6,17 @@
 mod archive;
 pub(crate) mod background;
 mod keeper;
+mod limits;
 mod listing;
+mod postgres;
 mod record;
 mod store;
 
 pub(crate) use keeper::{PreviousItems, ResponseKeeper, new_id, previous};
+pub(crate) use limits::StoreLimits;
+pub(crate) use postgres::PostgresPlace;
 pub(crate) use record::ResponseKeeping;
-pub(crate) use store::{ResponseStore, SharedStore, StoreLimits, StoreUse};
+pub(crate) use store::{ResponseStore, SharedStore, StoreUse};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
@@ -61,6 +65,7 @@ impl<'a> ResponseRoute<'a> {
         space: PrefixSpace,
     ) -> Result<(), Failure> {
         let id = self.id();
+        store.recall(id, space).await?;
         let record = store.find(id, space).ok_or_else(|| unknown(id))?;
         let query = exchange.request().uri.query().unwrap_or_default().to_owned();
         match self {
@@ -72,6 +77,7 @@ impl<'a> ResponseRoute<'a> {
             Self::Delete(_) => {
                 store.forget(id, space);
                 record.cancel();
+                store.settle(id).await?;
                 let deleted = format!(r#"{{"id":"{id}","object":"response","deleted":true}}"#);
                 json(exchange, deleted.into_bytes()).await;
             }

@@ -1,30 +1,25 @@
-//! Responses that clients may ask for again, in memory and within bounds, and perhaps in a database
-//! that follows.
+//! Responses that clients may ask for again, in memory and within bounds, and perhaps in a database:
+//! one of SQLite follows the memory, one of PostgreSQL is what several proxies share.
 
 use super::archive::{ArchivedResponse, ResponseArchive};
+use super::limits::StoreLimits;
+use super::postgres::{PostgresArchive, PostgresPlace};
 use super::record::ResponseRecord;
 use crate::space::PrefixSpace;
 use parking_lot::Mutex;
+use stator_api::openai::ApiError;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::task::{JoinError, spawn_blocking};
 
 /// Responses that one look removes at the end of their stay: no request waits long for the store.
 const EXPIRED_MAX: usize = 1024;
 /// Pause between two looks for responses whose stay is over.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
-
-/// Bounds of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoreLimits {
-    /// Bytes of all responses; nothing is kept where it is zero.
-    pub bytes: usize,
-    /// Number of all responses.
-    pub responses: usize,
-    /// Longest stay.
-    pub ttl: Duration,
-}
+/// Time after which a database that does not answer may be asked again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Responses by id. When the store is full, the tenant that holds most loses its oldest: nobody
 /// pushes out what others keep within their share.
@@ -46,7 +41,46 @@ struct Shelf {
     bytes: usize,
     next: u64,
     /// Hears of every change.
-    archive: Option<ResponseArchive>,
+    archive: Option<Archive>,
+}
+
+/// A database of responses.
+enum Archive {
+    /// It follows the memory.
+    Sqlite(ResponseArchive),
+    /// It has more than the memory, from other proxies too.
+    Postgres(Arc<PostgresArchive>),
+}
+
+impl Archive {
+    /// Has a response written if it is over; returns whether it will be.
+    fn keep(&self, id: &str, record: &Arc<ResponseRecord>) -> bool {
+        match self {
+            Self::Sqlite(archive) => archive.keep(id, record),
+            Self::Postgres(archive) => archive.keep(id, record),
+        }
+    }
+
+    /// Hears that a response leaves the memory.
+    fn leaves(&self, id: &str, why: Leaving) {
+        match (self, why) {
+            (Self::Sqlite(archive), _) => archive.forget(id),
+            (Self::Postgres(archive), Leaving::Unwanted) => archive.forget(id),
+            // The database has bounds of its own.
+            (Self::Postgres(_), Leaving::Bounds | Leaving::Gone) => {}
+        }
+    }
+}
+
+/// Reason why a response leaves the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Its client wants it no more.
+    Unwanted,
+    /// It is too old, there is no room for it, or a later form of it takes its place.
+    Bounds,
+    /// The database does not have it any more.
+    Gone,
 }
 
 struct KeptResponse {
@@ -100,9 +134,91 @@ impl ResponseStore {
         let kept = shelf.kept.len();
         ids.iter().filter(|id| !shelf.kept.contains_key(*id)).for_each(|id| archive.forget(id));
         tracing::info!(path = %path.display(), kept, "responses of earlier processes are kept on");
-        shelf.archive = Some(archive);
+        shelf.archive = Some(Archive::Sqlite(archive));
         drop(shelf);
         Ok(store)
+    }
+
+    /// A store whose responses are in a PostgreSQL database that other proxies use, too.
+    ///
+    /// # Errors
+    ///
+    /// A database that cannot be used.
+    pub(crate) async fn share(limits: StoreLimits, place: &PostgresPlace) -> anyhow::Result<Self> {
+        let archive = Arc::new(PostgresArchive::open(place, limits).await?);
+        tracing::info!(%place, "responses are kept in a database that proxies share");
+        let store = Self::new(limits);
+        store.shelf.lock().archive = Some(Archive::Postgres(archive));
+        Ok(store)
+    }
+
+    /// The database that other proxies use, too.
+    fn shared(&self) -> Option<Arc<PostgresArchive>> {
+        match &self.shelf.lock().archive {
+            Some(Archive::Postgres(archive)) => Some(archive.clone()),
+            Some(Archive::Sqlite(_)) | None => None,
+        }
+    }
+
+    /// Has in memory what the database that others share knows of a response, for those who look for
+    /// it next.
+    ///
+    /// # Errors
+    ///
+    /// 503 where the database does not answer and the response is not in memory.
+    pub(crate) async fn recall(&self, id: &str, space: PrefixSpace) -> Result<(), ApiError> {
+        let Some(archive) = self.shared() else { return Ok(()) };
+        let known = || self.shelf.lock().kept.get(id).map(|kept| kept.is_archived);
+        // A response that is worked on here is in no database yet.
+        if archive.is_waiting(id) || known() == Some(false) {
+            return Ok(());
+        }
+        match archive.find(id, space).await {
+            Ok(Some(found)) if known().is_none() => self.take_over(found),
+            Ok(Some(_)) => {}
+            // Another proxy was told to delete it, or its stay was over.
+            Ok(None) if !archive.is_waiting(id) && known() == Some(true) => {
+                self.shelf.lock().remove(id, Leaving::Gone);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "a response was not looked up");
+                if known().is_none() {
+                    let message = "the database of responses does not answer; try again later";
+                    return Err(ApiError::unavailable(message, RETRY_AFTER));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a response that another proxy wrote.
+    fn take_over(&self, ArchivedResponse { id, record, age }: ArchivedResponse) {
+        let (now, bytes) = (Instant::now(), record.bytes());
+        let since = now.checked_sub(age).unwrap_or(now);
+        let kept =
+            KeptResponse { record: Arc::new(record), bytes, number: 0, since, is_archived: true };
+        let mut shelf = self.shelf.lock();
+        if bytes <= self.limits.bytes && !shelf.kept.contains_key(&id) {
+            shelf.make_room(bytes, self.limits);
+            shelf.insert(&id, kept);
+        }
+    }
+
+    /// Waits until the database that others share has the last change of a response.
+    ///
+    /// # Errors
+    ///
+    /// 503 where that takes too long; the change is made later.
+    pub(crate) async fn settle(&self, id: &str) -> Result<(), ApiError> {
+        let Some(archive) = self.shared() else { return Ok(()) };
+        match archive.settled(id).await {
+            true => Ok(()),
+            false => {
+                let message = "the database of responses takes the change later";
+                Err(ApiError::unavailable(message, RETRY_AFTER))
+            }
+        }
     }
 
     /// Whether responses are kept at all.
@@ -121,14 +237,9 @@ impl ResponseStore {
             return;
         }
         let mut shelf = self.shelf.lock();
-        shelf.remove(id);
+        shelf.remove(id, Leaving::Bounds);
         shelf.expire(now, self.limits.ttl);
-        while !shelf.kept.is_empty()
-            && (shelf.bytes + bytes > self.limits.bytes
-                || shelf.kept.len() >= self.limits.responses)
-        {
-            shelf.shrink();
-        }
+        shelf.make_room(bytes, self.limits);
         let is_archived = shelf.archive.as_ref().is_some_and(|archive| archive.keep(id, &record));
         shelf.insert(id, KeptResponse { record, bytes, number: 0, since: now, is_archived });
     }
@@ -149,7 +260,7 @@ impl ResponseStore {
     /// Forgets the response of this id, if it is of this space.
     pub(crate) fn forget(&self, id: &str, space: PrefixSpace) -> Option<Arc<ResponseRecord>> {
         let found = self.find(id, space)?;
-        self.shelf.lock().remove(id);
+        self.shelf.lock().remove(id, Leaving::Unwanted);
         Some(found)
     }
 
@@ -166,6 +277,18 @@ impl ResponseStore {
     }
 
     /// Waits until the database, if there is one, has all changes so far, and leaves it to others.
+    ///
+    /// # Errors
+    ///
+    /// A panic while the changes were written.
+    pub(crate) async fn end(self: Arc<Self>) -> Result<(), JoinError> {
+        if let Some(archive) = self.shared() {
+            archive.close().await;
+        }
+        spawn_blocking(move || self.close()).await
+    }
+
+    /// Waits until the database, if it is of this process alone, has all changes so far, and leaves it.
     pub(crate) fn close(&self) {
         let archive = self.shelf.lock().archive.take();
         drop(archive);
@@ -190,10 +313,19 @@ impl Shelf {
         self.kept.insert(id.to_owned(), kept);
     }
 
-    fn remove(&mut self, id: &str) {
+    /// Shrinks until so many bytes and one response more are within the bounds.
+    fn make_room(&mut self, bytes: usize, limits: StoreLimits) {
+        while !self.kept.is_empty()
+            && (self.bytes + bytes > limits.bytes || self.kept.len() >= limits.responses)
+        {
+            self.shrink();
+        }
+    }
+
+    fn remove(&mut self, id: &str, why: Leaving) {
         let Some(kept) = self.kept.remove(id) else { return };
         if let Some(archive) = self.archive.as_ref().filter(|_| kept.is_archived) {
-            archive.forget(id);
+            archive.leaves(id, why);
         }
         self.bytes -= kept.bytes;
         self.ages.remove(&kept.number);
@@ -214,7 +346,7 @@ impl Shelf {
     fn shrink(&mut self) {
         let largest = self.tenants.values().max_by_key(|tenant| tenant.bytes);
         let Some(id) = largest.and_then(|tenant| tenant.ids.front()).cloned() else { return };
-        self.remove(&id);
+        self.remove(&id, Leaving::Bounds);
     }
 
     /// Removes responses whose stay is over, at most [`EXPIRED_MAX`] of them.
@@ -229,7 +361,7 @@ impl Shelf {
             if !is_over {
                 return;
             }
-            self.remove(&id);
+            self.remove(&id, Leaving::Bounds);
         }
     }
 }
