@@ -171,12 +171,12 @@ pub(crate) struct ForecastArgs {
     #[arg(long, value_delimiter = ',', value_name = "URL", env = "STATOR_METRICS_URL")]
     pub(crate) metrics_url: Vec<String>,
     /// Forecast of the request rate.
-    #[arg(long, value_enum, default_value = "kalman", env = "STATOR_LOAD_PREDICTOR")]
+    #[arg(long, value_enum, default_value = "adaptive", env = "STATOR_LOAD_PREDICTOR")]
     pub(crate) load_predictor: LoadPredictor,
     /// Predictor `arima`: work on the logarithm of the rate.
     #[arg(long, env = "STATOR_LOAD_PREDICTOR_LOG1P")]
     pub(crate) load_predictor_log1p: bool,
-    /// Predictor `kalman`: growth of the level's variance in an interval. Default: what explains the
+    /// Predictors `kalman` and `adaptive`: growth of the level's variance in an interval. Default: what explains the
     /// load best. Goes with the next two.
     #[arg(long, env = "STATOR_KALMAN_Q_LEVEL")]
     pub(crate) kalman_q_level: Option<f64>,

@@ -15,8 +15,12 @@ use serde::Serialize;
 use stator_protos::discovery::Role;
 use std::collections::VecDeque;
 
-/// Shortest time over which the largest need keeps a worker, seconds.
-const SETTLE_MIN_S: f64 = 30.0;
+/// Time over which the largest need keeps a worker: a part of the start-up time, and at least so many
+/// seconds.
+const SETTLE_SHARE: f64 = 0.33;
+const SETTLE_MIN_S: f64 = 15.0;
+/// Time without changes after which latencies say something of the engine, seconds.
+const CALM_S: f64 = 60.0;
 /// Requests of a latency sample that says something.
 const SAMPLE_MIN: f64 = 20.0;
 /// Limits of the factor on the demand, and its largest growth and shrinkage in one decision.
@@ -137,7 +141,7 @@ impl Planner {
             roles: settings.graph.roles.iter().map(role).collect(),
             traffic: TrafficWindow::new(
                 settings.interval_s,
-                settings.predictor.season_s,
+                settings.predictor.clone(),
                 settings.output_tokens,
             ),
             settings,
@@ -254,7 +258,7 @@ impl RolePlan {
     fn learn(&mut self, law: &SlaLaw, observation: &Observation) {
         let Some(sample) = observation.latency else { return };
         let ordered = observation.ordered.of(self.role);
-        let settled = observation.at_s - self.changed_s > 2.0 * SETTLE_MIN_S
+        let settled = observation.at_s - self.changed_s > CALM_S
             && observation.count_up(self.role) == ordered;
         if !settled || sample.requests < SAMPLE_MIN {
             return;
@@ -329,9 +333,9 @@ impl RolePlan {
             role: self.role,
             model: &model,
             targets: law.targets_of(self.role),
-            predictor: &settings.predictor,
             traffic,
             observation,
+            interval_s: settings.interval_s,
             warmup_s,
             waited_s: self.warmups.waited_s(at_s),
             trim: self.trim,
@@ -349,7 +353,7 @@ impl RolePlan {
             };
             return self.keeps(workers, reason);
         };
-        let settle_s = SETTLE_MIN_S.max(warmup_s / 2.0);
+        let settle_s = SETTLE_MIN_S.max(SETTLE_SHARE * warmup_s);
         self.recent.push_back((at_s, most));
         while self.recent.front().is_some_and(|(then, _)| at_s - then > settle_s) {
             self.recent.pop_front();
@@ -361,7 +365,7 @@ impl RolePlan {
             }
             _ if least > ordered => (least, DecisionReason::ScaleUp),
             // A worker that has just been ordered is not sent away again.
-            _ if kept < ordered && at_s - self.grown_s < warmup_s => {
+            _ if kept < ordered && at_s - self.grown_s <= warmup_s => {
                 (ordered, DecisionReason::ScalingInProgress)
             }
             _ if kept < ordered => match fits(self.role, observation, kept) {

@@ -2,7 +2,9 @@
 
 use crate::capacity::Demand;
 use crate::observation::TrafficTotals;
-use crate::predict::{Forecast, PredictorSettings, RateSeries, SeasonProfile, forecast};
+use crate::predict::{
+    Forecast, LoadPredictor, PredictorSettings, RateSeries, SeasonProfile, Trend, forecast, trend,
+};
 
 /// Rates that are kept.
 const RATES_MAX: usize = 2_048;
@@ -22,6 +24,9 @@ const REQUESTS_MIN: f64 = 5.0;
 pub(crate) struct TrafficWindow {
     step_s: f64,
     rates: Vec<f64>,
+    /// Trends at the latest rates, with the adaptive predictor.
+    trends: Vec<Trend>,
+    predictor: PredictorSettings,
     profile: SeasonProfile,
     last: Option<(f64, TrafficTotals)>,
     /// Sums over recent requests; older ones count less.
@@ -33,11 +38,13 @@ pub(crate) struct TrafficWindow {
 impl TrafficWindow {
     /// No traffic yet. One value stands for `step_s` seconds; answers are taken to have
     /// `output_tokens` until one has ended.
-    pub(crate) fn new(step_s: f64, season_s: f64, output_tokens: f64) -> Self {
+    pub(crate) fn new(step_s: f64, predictor: PredictorSettings, output_tokens: f64) -> Self {
         Self {
             step_s,
             rates: Vec::new(),
-            profile: SeasonProfile::new(season_s),
+            trends: Vec::new(),
+            profile: SeasonProfile::new(predictor.season_s),
+            predictor,
             last: None,
             recent: TrafficTotals::default(),
             output_tokens,
@@ -68,6 +75,7 @@ impl TrafficWindow {
         let steps = (span_s / self.step_s).round().clamp(1.0, GAP_STEPS_MAX) as usize;
         self.rates.extend(std::iter::repeat_n(rate, steps));
         self.rates.drain(..self.rates.len().saturating_sub(RATES_MAX));
+        self.remember_trend(at_s, steps);
         self.profile.learn(at_s, rate);
         let kept = (-(span_s / MEMORY_S).max(grown.requests / MEMORY_REQUESTS)).exp();
         let add = |sum: &mut f64, more: f64| *sum = *sum * kept + more;
@@ -77,6 +85,18 @@ impl TrafficWindow {
         add(&mut self.recent.cached_tokens, grown.cached_tokens);
         add(&mut self.recent.answers, grown.answers);
         add(&mut self.recent.output_tokens, grown.output_tokens);
+    }
+
+    /// Remembers the trend of the rates, once for each of the latest `steps` of them.
+    fn remember_trend(&mut self, at_s: f64, steps: usize) {
+        if self.predictor.kind != LoadPredictor::Adaptive {
+            return;
+        }
+        let series =
+            RateSeries { step_s: self.step_s, values: &self.rates, end_s: at_s, trends: &[] };
+        let trend = trend(&self.predictor, series);
+        self.trends.extend(std::iter::repeat_n(trend, steps));
+        self.trends.drain(..self.trends.len().saturating_sub(RATES_MAX));
     }
 
     /// Requests that were counted when last observed.
@@ -91,10 +111,11 @@ impl TrafficWindow {
     }
 
     /// Rate a while from now.
-    pub(crate) fn forecast(&self, settings: &PredictorSettings, ahead_s: f64) -> Forecast {
+    pub(crate) fn forecast(&self, ahead_s: f64) -> Forecast {
         let end_s = self.last.map_or(0.0, |(at_s, _)| at_s);
-        let series = RateSeries { step_s: self.step_s, values: &self.rates, end_s };
-        forecast(settings, series, &self.profile, ahead_s)
+        let (values, trends) = (&self.rates, &self.trends);
+        let series = RateSeries { step_s: self.step_s, values, end_s, trends };
+        forecast(&self.predictor, series, &self.profile, ahead_s)
     }
 
     /// Requests like the recent ones, at this rate; none before there were enough of them.
@@ -121,6 +142,11 @@ impl TrafficWindow {
 mod tests {
     use super::*;
 
+    fn predictor() -> PredictorSettings {
+        let kind = LoadPredictor::Adaptive;
+        PredictorSettings { kind, log1p: false, noise: None, season_s: 86_400.0 }
+    }
+
     fn totals(requests: f64) -> TrafficTotals {
         TrafficTotals {
             requests,
@@ -134,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_mean_request_is_that_of_the_recent_ones() {
-        let mut window = TrafficWindow::new(5.0, 86_400.0, 150.0);
+        let mut window = TrafficWindow::new(5.0, predictor(), 150.0);
         assert_eq!(window.demand(1.0), None);
         for tick in 0..10 {
             window.observe(5.0 * f64::from(tick), totals(10.0 * f64::from(tick)));
@@ -147,7 +173,7 @@ mod tests {
 
     #[test]
     fn counters_that_begin_again_are_no_negative_rate_and_a_gap_is_its_mean() {
-        let mut window = TrafficWindow::new(5.0, 86_400.0, 150.0);
+        let mut window = TrafficWindow::new(5.0, predictor(), 150.0);
         for (at_s, requests) in [(0.0, 0.0), (5.0, 20.0), (10.0, 3.0), (30.0, 43.0)] {
             window.observe(at_s, totals(requests));
         }

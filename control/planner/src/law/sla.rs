@@ -6,20 +6,24 @@
 //!   new workers are up must be gone soon after.
 //! - A worker leaves only if the others hold the targets, for a little more than the demand, over
 //!   all of the time in which it could not come back.
+//! - What "a little more" is, the errors of earlier forecasts say. Where most of them missed, the
+//!   workers that the last bursts needed are held.
 //! - A request that alone is too slow asks for no worker.
 
 use crate::capacity::{LatencyEstimate, SlaTargets, WorkerModel};
 use crate::observation::Observation;
-use crate::predict::PredictorSettings;
+use crate::predict::Forecast;
 use crate::traffic::TrafficWindow;
 use stator_protos::discovery::Role;
 
 /// Deviations of the forecast that are added to it: before a worker is ordered, and before one
-/// leaves. The second is larger, so that chance moves nothing back and forth.
+/// leaves. Deviations are those that forecasts over this time really had.
 const UP_DEVIATIONS: f64 = 0.5;
-const DOWN_DEVIATIONS: f64 = 0.6;
-/// Demand that the workers that stay must hold beyond the forecast, as a share of it.
-const DOWN_MARGIN: f64 = 0.04;
+const DOWN_DEVIATIONS: f64 = 0.3;
+/// Decisions between a need and the worker: one in which it is ordered, one in which it is seen.
+const LEAD_DECISIONS: f64 = 2.0;
+/// Times for which the demand is forecast, as parts of the time that a worker takes to come.
+const AHEAD: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// Utilisation that workers reach while they work off a queue.
 const DRAINING: f64 = 0.9;
 /// Time in which the rest of a queue is worked off once workers are up: a share of the start-up
@@ -36,12 +40,12 @@ pub(crate) struct RoleView<'a> {
     pub(crate) model: &'a WorkerModel,
     /// Targets of this role.
     pub(crate) targets: SlaTargets,
-    /// Forecasts of the rate.
-    pub(crate) predictor: &'a PredictorSettings,
     /// The traffic of the graph.
     pub(crate) traffic: &'a TrafficWindow,
     /// The last signals.
     pub(crate) observation: &'a Observation,
+    /// Seconds between two decisions.
+    pub(crate) interval_s: f64,
     /// Start-up time of the next worker, seconds.
     pub(crate) warmup_s: f64,
     /// Time for which ordered workers have been on their way, seconds.
@@ -68,26 +72,26 @@ impl RoleView<'_> {
     /// The workers that the role needs; none if too little is known of its requests.
     pub(crate) fn need(&self) -> Option<SlaNeed> {
         let up = self.observation.count_up(self.role);
-        let present = self.traffic.demand(self.rate(0.0, 0.0))?;
+        let present = self.traffic.demand(self.rate(0.0))?;
         let mut estimate = self.model.estimate(self.role, &present, up, &self.targets);
         let mut need = SlaNeed { least: 0, most: 0, infeasible: false, estimate };
-        for share in [0.0, 0.5, 1.0, 1.5] {
-            let ahead_s = share * self.warmup_s;
-            let expected = self.traffic.demand(self.rate(ahead_s, UP_DEVIATIONS))?;
+        let lead_s = self.warmup_s + LEAD_DECISIONS * self.interval_s;
+        for share in AHEAD {
+            let forecast = self.traffic.forecast(share * lead_s);
+            let expected = self.traffic.demand(self.careful(forecast, UP_DEVIATIONS))?;
             let sizing = self.model.size(self.role, &expected, &self.targets);
             // A worker that is needed later than it takes to start can be ordered later.
             if share <= 1.0 {
                 need.least = need.least.max(sizing.workers);
             }
             need.infeasible |= sizing.infeasible;
-            let rate = self.rate(ahead_s, DOWN_DEVIATIONS) * (1.0 + DOWN_MARGIN);
-            let careful = self.traffic.demand(rate)?;
+            let careful = self.traffic.demand(self.careful(forecast, DOWN_DEVIATIONS))?;
             let sizing = self.model.size(self.role, &careful, &self.targets);
             need.most = need.most.max(sizing.workers);
         }
         let queue_s = self.queue_s();
         let request_s = self.model.request_s(self.role, &present);
-        let spare = f64::from(up) * DRAINING - self.rate(0.0, 0.0) * request_s;
+        let spare = f64::from(up) * DRAINING - self.rate(0.0) * request_s;
         let cleared_s = if spare > 0.0 { queue_s / spare } else { f64::INFINITY };
         if queue_s > 0.0 {
             estimate.ttft_s += cleared_s;
@@ -99,10 +103,17 @@ impl RoleView<'_> {
         Some(SlaNeed { estimate, ..need })
     }
 
-    /// The rate a while from now, and so many of its deviations more.
-    fn rate(&self, ahead_s: f64, deviations: f64) -> f64 {
-        let forecast = self.traffic.forecast(self.predictor, ahead_s);
-        (forecast.rate + deviations * forecast.deviation) * self.trim
+    /// The rate a while from now.
+    fn rate(&self, ahead_s: f64) -> f64 {
+        self.careful(self.traffic.forecast(ahead_s), 0.0)
+    }
+
+    /// The rate of a forecast and so many of its deviations more; where bursts come that nobody
+    /// foresees, the rate that they bring.
+    fn careful(&self, forecast: Forecast, deviations: f64) -> f64 {
+        let more = deviations * forecast.deviation;
+        let surge = if deviations > 0.0 { forecast.surge } else { 0.0 };
+        (forecast.rate + more.max(surge)) * self.trim
     }
 
     /// Seconds of arithmetic that wait.
@@ -122,10 +133,10 @@ impl RoleView<'_> {
     /// workers are up.
     fn drain(&self, queue_s: f64, up: u32, request_s: f64) -> u32 {
         let wait_s = (self.warmup_s - self.waited_s).max(0.0);
-        let meanwhile = self.rate(wait_s / 2.0, 0.0) * request_s;
+        let meanwhile = self.rate(wait_s / 2.0) * request_s;
         let left_s = queue_s - (f64::from(up) * DRAINING - meanwhile) * wait_s;
         let drain_s = (DRAIN_SHARE * self.warmup_s).clamp(*DRAIN_S.start(), *DRAIN_S.end());
-        let work = self.rate(wait_s, 0.0) * request_s + left_s.max(0.0) / drain_s;
+        let work = self.rate(wait_s) * request_s + left_s.max(0.0) / drain_s;
         (work / DRAINING).ceil() as u32
     }
 }

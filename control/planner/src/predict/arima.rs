@@ -26,20 +26,20 @@ pub(super) fn forecast(series: RateSeries<'_>, ahead_s: f64, log1p: bool) -> For
     let values = &series.values[series.values.len().saturating_sub(WINDOW)..];
     let (first, last) = (values[0], values[values.len() - 1]);
     if values.iter().all(|value| *value == first) {
-        return Forecast { rate: last, deviation: 0.0 };
+        return Forecast { rate: last, ..Forecast::default() };
     }
     let turned: Vec<f64> = match log1p {
         true => values.iter().map(|value| value.max(0.0).ln_1p()).collect(),
         false => values.to_vec(),
     };
     let steps = (ahead_s / series.step_s).round().max(1.0) as usize;
-    let Some(fit) = best(&turned) else { return Forecast { rate: last, deviation: 0.0 } };
+    let Some(fit) = best(&turned) else { return Forecast { rate: last, ..Forecast::default() } };
     let end = extend(&turned, &fit, steps);
     let deviation = (fit.variance * steps as f64).sqrt();
     match log1p {
         // An exponential of a wrong trend leaves every bound.
-        true => Forecast { rate: end.exp_m1().min(4.0 * last.max(1.0)), deviation: 0.0 },
-        false => Forecast { rate: end, deviation },
+        true => Forecast { rate: end.exp_m1().min(4.0 * last.max(1.0)), ..Forecast::default() },
+        false => Forecast { rate: end, deviation, surge: 0.0 },
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The slope is damped in forecasts: a rise goes on for minutes, not for hours.
 
-use super::{Forecast, RateSeries};
+use super::Forecast;
 
 /// Variances of the filter, per step of the series: Dynamo's `kalman_q_level`, `kalman_q_trend` and
 /// `kalman_r`.
@@ -78,25 +78,53 @@ impl Filter {
     }
 }
 
-/// The level a while after the last value. `noise` is found by likelihood if absent.
-pub(super) fn forecast(
-    series: RateSeries<'_>,
-    ahead_s: f64,
-    noise: Option<KalmanNoise>,
-) -> Forecast {
-    let values = &series.values[series.values.len().saturating_sub(WINDOW)..];
+/// Level and slope of a series at its last value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Trend {
+    level: f64,
+    /// Change of the level in a step.
+    slope: f64,
+    /// Variances of level and slope, and their covariance.
+    variance: [f64; 3],
+    noise: KalmanNoise,
+}
+
+impl Trend {
+    /// The rate `ahead_s` seconds later.
+    pub(super) fn rate(&self, ahead_s: f64, step_s: f64) -> f64 {
+        self.level + damped(ahead_s, step_s) * self.slope
+    }
+
+    /// The same with its deviation.
+    pub(super) fn forecast(&self, ahead_s: f64, step_s: f64) -> Forecast {
+        let ahead = damped(ahead_s, step_s);
+        let [level, slope, both] = self.variance;
+        let grown = ahead * (self.noise.level + self.noise.trend * ahead * ahead / 3.0);
+        let variance = level + 2.0 * ahead * both + ahead * ahead * slope + grown;
+        Forecast {
+            rate: self.rate(ahead_s, step_s),
+            deviation: variance.max(0.0).sqrt(),
+            surge: 0.0,
+        }
+    }
+}
+
+/// Steps of the slope that count in a forecast.
+fn damped(ahead_s: f64, step_s: f64) -> f64 {
+    DAMPING_S / step_s * (1.0 - (-ahead_s / DAMPING_S).exp())
+}
+
+/// The trend of values. `noise` is found by likelihood if absent.
+pub(super) fn trend(values: &[f64], step_s: f64, noise: Option<KalmanNoise>) -> Trend {
+    let values = &values[values.len().saturating_sub(WINDOW)..];
     let (filter, noise) = match noise {
         Some(noise) => {
             let filter = Filter::new(values[0], UNKNOWN, UNKNOWN);
             (filter.run(values, &noise, |_| noise.measurement), noise)
         }
-        None => likeliest(values, series.step_s),
+        None => likeliest(values, step_s),
     };
-    let ahead = DAMPING_S / series.step_s * (1.0 - (-ahead_s / DAMPING_S).exp());
-    let [level, slope, both] = filter.variance;
-    let grown = ahead * (noise.level + noise.trend * ahead * ahead / 3.0);
-    let variance = level + 2.0 * ahead * both + ahead * ahead * slope + grown;
-    Forecast { rate: filter.level + ahead * filter.slope, deviation: variance.max(0.0).sqrt() }
+    Trend { level: filter.level, slope: filter.slope, variance: filter.variance, noise }
 }
 
 /// The filter under which the values are likeliest.

@@ -61,7 +61,11 @@ impl SeasonProfile {
         let factor = (seen / known).clamp(*FACTOR.start(), *FACTOR.end());
         // The deviation of a factor that was counted from so many arrivals.
         let arrivals = (seen * series.step_s).max(1.0);
-        Some(Forecast { rate: factor * then, deviation: factor * then / arrivals.sqrt() })
+        Some(Forecast {
+            rate: factor * then,
+            deviation: factor * then / arrivals.sqrt(),
+            surge: 0.0,
+        })
     }
 
     /// The rate of the profile at a time, between the middles of its parts.

@@ -8,7 +8,7 @@ fn settings(kind: LoadPredictor) -> PredictorSettings {
 }
 
 fn after(kind: LoadPredictor, values: &[f64], ahead_s: f64) -> f64 {
-    let series = RateSeries { step_s: 5.0, values, end_s: 5.0 * values.len() as f64 };
+    let series = RateSeries { step_s: 5.0, values, end_s: 5.0 * values.len() as f64, trends: &[] };
     forecast(&settings(kind), series, &SeasonProfile::new(3_600.0), ahead_s).rate
 }
 
@@ -50,7 +50,7 @@ fn the_filter_of_dynamos_noise_follows_a_step() {
     let noise = KalmanNoise { level: 1.0, trend: 0.1, measurement: 10.0 };
     let settings = PredictorSettings { noise: Some(noise), ..settings(LoadPredictor::Kalman) };
     let values = [vec![2.0; 30], vec![8.0; 30]].concat();
-    let series = RateSeries { step_s: 5.0, values: &values, end_s: 300.0 };
+    let series = RateSeries { step_s: 5.0, values: &values, end_s: 300.0, trends: &[] };
     let forecast = forecast(&settings, series, &SeasonProfile::new(1.0), 5.0);
     assert!((forecast.rate - 8.0).abs() < 0.5 && forecast.deviation > 0.0, "{forecast:?}");
 }
@@ -65,7 +65,7 @@ fn a_season_is_known_before_it_comes_and_scaled_by_the_present() {
     profile.learn(3_600.0, rate(0.0));
     // Twice the load of yesterday, at the same time of the day.
     let values: Vec<f64> = (0..100).map(|at| 2.0 * rate(3_600.0 + f64::from(at) * 5.0)).collect();
-    let series = RateSeries { step_s: 5.0, values: &values, end_s: 3_600.0 + 495.0 };
+    let series = RateSeries { step_s: 5.0, values: &values, end_s: 3_600.0 + 495.0, trends: &[] };
     let told = forecast(&settings(LoadPredictor::Seasonal), series, &profile, 300.0).rate;
     let expected = 2.0 * rate(795.0);
     assert!((told / expected - 1.0).abs() < 0.03, "{told} is not {expected}");
@@ -78,7 +78,7 @@ proptest! {
         log1p: bool,
     ) {
         let settings = PredictorSettings { log1p, ..settings(KINDS[kind]) };
-        let series = RateSeries { step_s: 5.0, values: &values, end_s: 0.0 };
+        let series = RateSeries { step_s: 5.0, values: &values, end_s: 0.0, trends: &[] };
         let told = forecast(&settings, series, &SeasonProfile::new(3_600.0), ahead_s);
         prop_assert!(told.rate >= 0.0 && told.rate.is_finite(), "{told:?}");
         prop_assert!(told.deviation >= 0.0 && told.deviation.is_finite(), "{told:?}");

@@ -50,7 +50,7 @@ pub fn study_settings(case: &StudyCase) -> PlannerSettings {
         },
         law: Law::Sla(SlaLaw { targets: case.targets, prefill: model, decode: model }),
         predictor: PredictorSettings {
-            kind: LoadPredictor::Kalman,
+            kind: LoadPredictor::Adaptive,
             log1p: false,
             noise: None,
             season_s: 86_400.0,

@@ -30,7 +30,6 @@ pub struct DynamoSla {
     model: WorkerModel,
     targets: crate::capacity::SlaTargets,
     traffic: TrafficWindow,
-    predictor: PredictorSettings,
     next_forecast_s: f64,
     /// Workers below which corrections do not go.
     floor: Replicas,
@@ -43,13 +42,16 @@ impl DynamoSla {
             roles: case.roles.clone(),
             model: case.model(),
             targets: case.targets,
-            traffic: TrafficWindow::new(THROUGHPUT_INTERVAL_S, 86_400.0, 150.0),
-            predictor: PredictorSettings {
-                kind: LoadPredictor::Arima,
-                log1p: false,
-                noise: None,
-                season_s: 86_400.0,
-            },
+            traffic: TrafficWindow::new(
+                THROUGHPUT_INTERVAL_S,
+                PredictorSettings {
+                    kind: LoadPredictor::Arima,
+                    log1p: false,
+                    noise: None,
+                    season_s: 86_400.0,
+                },
+                150.0,
+            ),
             next_forecast_s: 0.0,
             floor: Replicas::from_fn(|role| u32::from(case.roles.contains(&role))),
         }
@@ -60,7 +62,7 @@ impl DynamoSla {
         if let Some(totals) = observation.traffic {
             self.traffic.observe(observation.at_s, totals);
         }
-        let rate = self.traffic.forecast(&self.predictor, THROUGHPUT_INTERVAL_S).rate;
+        let rate = self.traffic.forecast(THROUGHPUT_INTERVAL_S).rate;
         let Some(demand) = self.traffic.demand(rate) else { return };
         for role in &self.roles {
             let workers = (rate / self.engine_rate(*role, &demand)).ceil() as u32;
