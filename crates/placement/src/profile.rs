@@ -78,7 +78,7 @@ fn labels(record: &ProfileRecord) -> Vec<Label> {
         (ANSWERS, !record.only_pools),
         (BOUNDS_THOUGHTS, record.bounds_thoughts),
     ];
-    let able = abilities.into_iter().filter_map(|(name, able)| able.then(|| Label::new(name)));
+    let able = abilities.into_iter().filter(|(_, able)| *able).map(|(name, _)| Label::new(name));
     own.chain(stands.map(|text| Label::new(&text))).chain(able).collect()
 }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 /// Why decode is waited for no longer, where both were asked at once.
 enum Over {
     /// Prefill's answer is all of it.
-    Complete(Delta),
+    Complete(Box<Delta>),
     /// One of them failed.
     Failed(PrefillMiss),
 }
@@ -98,7 +98,8 @@ impl Job<'_> {
                         self.prefilled(progress, &admitted, first, Some(&prefill)).await;
                     let prefilled = prefilled.map_err(Over::Failed)?;
                     let done = Instant::now();
-                    all_of_it(first, prefilled).map_or(Ok(done), |all| Err(Over::Complete(all)))
+                    all_of_it(first, prefilled)
+                        .map_or(Ok(done), |all| Err(Over::Complete(Box::new(all))))
                 };
                 // The first failure, or a prefill that is the whole answer, drops the other half.
                 match future::try_join(prefilled, begun).await {
@@ -108,7 +109,7 @@ impl Job<'_> {
                     }
                     Err(Over::Complete(all)) => {
                         self.count_prefill(progress);
-                        self.deliver(progress, all);
+                        self.deliver(progress, *all);
                         Ok(None)
                     }
                     Err(Over::Failed(why)) => Err(why),
