@@ -5,6 +5,7 @@ use crate::scrape::tests::endpoint;
 use crate::testkit::{Agent, POISON, until};
 use rcgen::{CertificateParams, KeyPair};
 use stator_epp_scheduler::EngineLoad;
+use stator_placement::profile::ANSWERS;
 use stator_placement::{Adapter, Label};
 use stator_protos::WorkerId;
 use stator_protos::discovery::WorkerRecord;
@@ -305,7 +306,7 @@ fn what_an_agent_has_is_what_its_record_says() {
     let record = ProfileRecord { labels: vec!["pool=batch".into()], ..profile(&adapters, 4) };
     let equipment = of(&record, 100);
     assert_eq!(equipment.worker, Some(WorkerRank { worker: WorkerId(7), rank: 0 }));
-    assert_eq!(equipment.profile.labels, [Label::new("pool=batch")]);
+    assert_eq!(equipment.profile.labels, ["pool=batch", ANSWERS].map(Label::new));
     assert_eq!(equipment.profile.adapters, ["sql", "poems"].map(Adapter::new));
 }
 
