@@ -42,7 +42,7 @@ impl OutputParser {
     }
 
     /// The parser, which goes on with the message that the prompt has begun: see
-    /// [`ChannelMarkup::begun`]. Families that write no messages have none.
+    /// `ChannelMarkup::begun`. Families that write no messages have none.
     #[must_use]
     pub fn going_on(mut self, message: Option<&str>) -> Self {
         if let (OutputForm::Channels(channels), Some(message)) = (&mut self.form, message) {
