@@ -3,6 +3,7 @@
 
 mod models;
 mod namespace;
+mod news;
 mod request;
 pub(crate) mod store;
 

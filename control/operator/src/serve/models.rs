@@ -4,6 +4,7 @@
 //! Nothing remembers what was loaded. Every look asks all ready workers; one that has the adapter
 //! says so at once. So a worker that was restarted gets its adapters as soon as it is ready.
 
+use super::news::{LOOK_AGAIN, REPORTS_MAX, await_news, keep};
 use super::store::resource;
 use crate::condition::timed;
 use crate::kinds::GROUP;
@@ -30,11 +31,7 @@ const KIND: &str = "DynamoModel";
 const MANAGER: &str = "stator-operator-models";
 const FINALIZER: &str = "nvidia.com/finalizer";
 
-/// Reports that may wait; the watches are held up beyond them.
-const REPORTS_MAX: usize = 256;
-/// Time after which all is looked at again without news.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// As [`LOOK_AGAIN`], while a worker lacks an adapter.
+/// Time in place of [`LOOK_AGAIN`] while a worker lacks an adapter.
 const RETRY: Duration = Duration::from_secs(30);
 /// Calls at once, the longest time of one, and of all those of one model.
 const CALLS_MAX: usize = 10;
@@ -93,15 +90,9 @@ impl ModelOperator {
     pub(super) async fn run(mut self) {
         let mut pause = LOOK_AGAIN;
         loop {
-            match timeout(pause, self.news.recv()).await {
-                // The followers end when this does.
-                Ok(None) => return,
-                Ok(Some(news)) => self.hear(news),
-                Err(_) => {}
-            }
-            while let Ok(news) = self.news.try_recv() {
-                self.hear(news);
-            }
+            // The followers end when this does.
+            let Some(news) = await_news(&mut self.news, pause).await else { return };
+            news.into_iter().for_each(|news| self.hear(news));
             self.metrics.counted(KIND, &self.namespace, self.models.len());
             pause = LOOK_AGAIN;
             for (name, model) in &self.models {
@@ -122,16 +113,9 @@ impl ModelOperator {
     }
 
     fn hear(&mut self, news: ModelNews) {
-        let (known, report) = match news {
-            ModelNews::Model(report) => (&mut self.models, report),
-            ModelNews::Slice(report) => (&mut self.slices, report),
-        };
-        match report {
-            Report::Listed(all) => *known = all,
-            Report::Set(name, Some(object)) => drop(known.insert(name, object)),
-            Report::Set(name, None) => drop(known.remove(&name)),
-            // The watches say so in the log; what is known still holds.
-            Report::Lost | Report::Found => {}
+        match news {
+            ModelNews::Model(report) => keep(&mut self.models, report),
+            ModelNews::Slice(report) => keep(&mut self.slices, report),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The operator of one namespace.
 
 use super::models::ModelOperator;
+use super::news::{LOOK_AGAIN, REPORTS_MAX, await_news};
 use super::request::RequestOperator;
 use super::store::{COMPONENTS, GRAPHS, ObjectStore, called, followed};
 use crate::condition::{failed, timed};
@@ -19,13 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-/// Reports that may wait; the watches are held up beyond them.
-const REPORTS_MAX: usize = 256;
-/// Time after which all is looked at again without news.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// As [`LOOK_AGAIN`], after a step that failed.
+/// Time in place of [`LOOK_AGAIN`] after a step that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// News from the watches.
@@ -126,15 +123,9 @@ impl NamespaceOperator {
     async fn run(mut self) {
         let mut pause = LOOK_AGAIN;
         loop {
-            match timeout(pause, self.news.recv()).await {
-                // The followers end when this does.
-                Ok(None) => return,
-                Ok(Some(news)) => self.hear(news),
-                Err(_) => {}
-            }
-            while let Ok(news) = self.news.try_recv() {
-                self.hear(news);
-            }
+            // The followers end when this does.
+            let Some(news) = await_news(&mut self.news, pause).await else { return };
+            news.into_iter().for_each(|news| self.hear(news));
             for kind in [GRAPH, COMPONENT] {
                 let number = self.documents.keys().filter(|(known, _)| *known == kind).count();
                 self.metrics.counted(kind, &self.store.namespace, number);

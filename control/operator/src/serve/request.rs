@@ -1,6 +1,7 @@
 //! Requests of one namespace: it follows them and their graphs, and takes the steps of
 //! [`crate::request`].
 
+use super::news::{LOOK_AGAIN, REPORTS_MAX, await_news, keep};
 use super::store::{GRAPHS, ObjectStore, REQUESTS, called};
 use crate::condition::timed;
 use crate::objects::OperatorSettings;
@@ -20,12 +21,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-/// Reports that may wait; the watches are held up beyond them.
-const REPORTS_MAX: usize = 64;
-/// Time after which all is looked at again without news, and after a step that failed.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Time in place of [`LOOK_AGAIN`] after a step that failed.
 const RETRY: Duration = Duration::from_secs(2);
 /// Largest `config.json` that is read, bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -56,7 +53,7 @@ pub(super) struct RequestOperator {
     graphs: Option<BTreeMap<String, Value>>,
     /// Profiles by the request's identity.
     profiles: BTreeMap<String, RequestProfile>,
-    /// One profile at a time in a process: each takes all cores for seconds.
+    /// Turn of a profile: one at a time in a process, because each takes all cores for seconds.
     turn: Arc<Mutex<()>>,
     _tasks: JoinSet<()>,
 }
@@ -102,23 +99,17 @@ impl RequestOperator {
     pub(super) async fn run(mut self) {
         let mut pause = LOOK_AGAIN;
         loop {
-            match timeout(pause, self.news.recv()).await {
-                // The operator has a sender itself.
-                Ok(None) => return,
-                Ok(Some(news)) => self.hear(news),
-                Err(_) => {}
-            }
-            while let Ok(news) = self.news.try_recv() {
-                self.hear(news);
-            }
+            // The operator has a sender itself.
+            let Some(news) = await_news(&mut self.news, pause).await else { return };
+            news.into_iter().for_each(|news| self.hear(news));
             pause = if self.pass().await { LOOK_AGAIN } else { RETRY };
         }
     }
 
     fn hear(&mut self, news: RequestNews) {
         match news {
-            RequestNews::Request(report) => keep(&mut self.requests, report),
-            RequestNews::Graph(report) => keep(&mut self.graphs, report),
+            RequestNews::Request(report) => keep_listed(&mut self.requests, report),
+            RequestNews::Graph(report) => keep_listed(&mut self.graphs, report),
             RequestNews::Profiled(of, answer) => {
                 // The request may be gone.
                 if let Some(profile) = self.profiles.get_mut(&of) {
@@ -254,17 +245,9 @@ fn profiled(
 }
 
 /// Takes a report in.
-fn keep(documents: &mut Option<BTreeMap<String, Value>>, report: Report<Value>) {
-    match report {
-        Report::Listed(all) => *documents = Some(all.into_iter().collect()),
-        Report::Set(name, Some(document)) => {
-            documents.get_or_insert_default().insert(name, document);
-        }
-        Report::Set(name, None) => {
-            documents.get_or_insert_default().remove(&name);
-        }
-        // The watches say so in the log; what is known still holds.
-        Report::Lost | Report::Found => {}
+fn keep_listed(documents: &mut Option<BTreeMap<String, Value>>, report: Report<Value>) {
+    if !matches!(report, Report::Lost | Report::Found) {
+        keep(documents.get_or_insert_default(), report);
     }
 }
 
