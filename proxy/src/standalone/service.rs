@@ -25,7 +25,7 @@ use crate::door::Door;
 use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::space::{Account, PrefixSpace};
+use crate::space::Account;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use stator_api::delta::Identity;
@@ -316,9 +316,7 @@ impl Service {
             // In place it would take 11 KB of every stream.
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
-        if let Some((id, space)) = continued(exchange, account, api, &body)? {
-            Box::pin(self.store.recall(&id, space)).await?;
-        }
+        self.recall_previous(exchange, account, api, &body).await?;
         let client = Client { head: exchange.client_head(), account };
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
@@ -395,9 +393,7 @@ impl Service {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
-        if let Some((id, space)) = continued(exchange, account, api, &body)? {
-            Box::pin(self.store.recall(&id, space)).await?;
-        }
+        self.recall_previous(exchange, account, api, &body).await?;
         let space = Client { head: exchange.client_head(), account }.space(None, None)?;
         let earlier = |id: Option<&str>| {
             let previous = previous(&self.store, space, id)?;
@@ -431,6 +427,26 @@ impl Service {
         beside(body, read)
     }
 
+    /// Has the response that a request continues in memory, where proxies share a database of them.
+    async fn recall_previous(
+        &self,
+        exchange: &Exchange,
+        account: Account,
+        api: Api,
+        body: &[u8],
+    ) -> Result<(), ApiError> {
+        if api != Api::Responses || !self.store.is_shared() {
+            return Ok(());
+        }
+        // A body that is no object is refused later, by its fault.
+        let object = Object::parse(body).ok();
+        let id = object.as_ref().and_then(|object| object.get("previous_response_id"));
+        let Some(id) = id.and_then(unquote) else { return Ok(()) };
+        let space = account.space_of(&exchange.request().headers, None, None)?;
+        // In place it would take room in every stream.
+        Box::pin(self.store.recall(&id, space)).await
+    }
+
     /// Makes of a body what the workers need. The body is kept only for a next turn.
     fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
         let mut job = beside(&body, || {
@@ -441,24 +457,6 @@ impl Service {
         }
         Ok(job)
     }
-}
-
-/// The response that a request continues, by its id, and the space that it is looked for in.
-fn continued(
-    exchange: &Exchange,
-    account: Account,
-    api: Api,
-    body: &[u8],
-) -> Result<Option<(String, PrefixSpace)>, ApiError> {
-    if api != Api::Responses {
-        return Ok(None);
-    }
-    // What is no object is refused later, by its fault.
-    let object = Object::parse(body).ok();
-    let id = object.as_ref().and_then(|object| object.get("previous_response_id"));
-    let Some(id) = id.and_then(unquote) else { return Ok(None) };
-    let space = account.space_of(&exchange.request().headers, None, None)?;
-    Ok(Some((id.into_owned(), space)))
 }
 
 /// Reads a body so that a large one does not keep other requests waiting.

@@ -46,9 +46,9 @@ struct Shelf {
 
 /// A database of responses.
 enum Archive {
-    /// It follows the memory.
+    /// A database that follows the memory.
     Sqlite(ResponseArchive),
-    /// It has more than the memory, from other proxies too.
+    /// A database that has more than the memory, from other proxies too.
     Postgres(Arc<PostgresArchive>),
 }
 
@@ -77,7 +77,7 @@ impl Archive {
 enum Leaving {
     /// Its client wants it no more.
     Unwanted,
-    /// It is too old, there is no room for it, or a later form of it takes its place.
+    /// The response is too old, there is no room for it, or a later form of it takes its place.
     Bounds,
     /// The database does not have it any more.
     Gone,
@@ -158,6 +158,11 @@ impl ResponseStore {
             Some(Archive::Postgres(archive)) => Some(archive.clone()),
             Some(Archive::Sqlite(_)) | None => None,
         }
+    }
+
+    /// Whether other proxies use the database, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared().is_some()
     }
 
     /// Has in memory what the database that others share knows of a response, for those who look for
