@@ -36,6 +36,7 @@ pub use sidecar::args::{DirectArgs, SidecarArgs, Stage};
 pub use sidecar::config::DirectSettings;
 pub use standalone::absence::AbsenceArgs;
 pub use standalone::config::{FirstModel, ProxyArgs, ProxySettings};
+pub use standalone::given::COST_FLAGS;
 pub use standalone::routing::RouterArgs;
 pub use upstream::passage::PassageArgs;
 

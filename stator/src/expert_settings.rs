@@ -1,17 +1,7 @@
 //! The longest lists of settings that only experts change.
 
-/// Weights of placement.
-pub(crate) const ROUTER_WEIGHTS: &[&str] = &[
-    "router-cost",
-    "router-kv-overlap-score-credit",
-    "router-kv-overlap-score-credit-decay",
-    "router-host-cache-hit-weight",
-    "router-disk-cache-hit-weight",
-    "router-shared-cache-multiplier",
-    "router-prefill-load-scale",
-    "router-decode-active-request-weight",
-    "router-temperature",
-    "router-output-block-decay",
+/// Limits and thresholds of placement.
+pub(crate) const ROUTER_DETAILS: &[&str] = &[
     "router-active-request-expiry-s",
     "router-predicted-ttl-s",
     "router-lru-blocks",

@@ -1,8 +1,9 @@
 //! The roles as a newcomer meets them: the settings of a first day, examples, and the settings that
 //! only experts change.
 
-use crate::expert_settings::{HANDOVER_DETAILS, PICKER_DETAILS, ROUTER_WEIGHTS, SIMULATE_DETAILS};
+use crate::expert_settings::{HANDOVER_DETAILS, PICKER_DETAILS, ROUTER_DETAILS, SIMULATE_DETAILS};
 use crate::role_help::RoleHelp;
+use stator_proxy::COST_FLAGS;
 
 /// Limits of what one client may hold and how long it may take.
 const CLIENT_LIMITS: &[&str] = &[
@@ -135,7 +136,8 @@ pub(crate) const ROLES: [RoleHelp; 13] = [
             KEY_LIMITS,
             API_DETAILS,
             KEPT_RESPONSES,
-            ROUTER_WEIGHTS,
+            COST_FLAGS,
+            ROUTER_DETAILS,
             UP_DETAILS,
         ],
     },
@@ -166,7 +168,8 @@ pub(crate) const ROLES: [RoleHelp; 13] = [
             KEY_LIMITS,
             API_DETAILS,
             KEPT_RESPONSES,
-            ROUTER_WEIGHTS,
+            COST_FLAGS,
+            ROUTER_DETAILS,
             PASSAGE_DETAILS,
         ],
     },

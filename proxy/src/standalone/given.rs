@@ -15,7 +15,7 @@ use stator_peers::PeersArgs;
 /// Flags about what API keys share.
 const OF_KEYS: [&str; 2] = ["key-share-percent", "shared-prefixes"];
 /// Flags about costs, which one way of choosing workers knows.
-const OF_COSTS: [&str; 10] = [
+pub const COST_FLAGS: &[&str] = &[
     "router-cost",
     "router-kv-overlap-score-credit",
     "router-kv-overlap-score-credit-decay",
@@ -60,7 +60,7 @@ fn missing(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, Vec<Stri
     [
         (!has("peers"), "peers", names(PeersArgs::augment_args)),
         (!has_keys, "API keys", of(&OF_KEYS)),
-        (mode.is_some_and(|mode| mode != "kv"), "router-mode kv", of(&OF_COSTS)),
+        (mode.is_some_and(|mode| mode != "kv"), "router-mode kv", of(COST_FLAGS)),
         (is("responses_max_bytes", "0"), "responses-max-bytes above 0", of(&OF_RESPONSES)),
         (
             is("router_session_affinity_ttl_s", "0"),
