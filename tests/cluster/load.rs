@@ -21,7 +21,7 @@ pub(crate) struct Load {
     answers: watch::Receiver<usize>,
 }
 
-/// What all clients of a load share.
+/// Parts that all clients of a load share.
 #[derive(Clone)]
 struct Exam {
     frontends: watch::Receiver<Vec<SocketAddr>>,

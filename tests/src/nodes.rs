@@ -148,7 +148,7 @@ impl PodCluster {
         PodSpace { namespace, cluster: self }
     }
 
-    /// What the kubelets have printed.
+    /// Output of the kubelets.
     pub fn log(&self) -> String {
         self.nodes.iter().map(Tool::log).collect::<Vec<_>>().join("\n")
     }
@@ -273,7 +273,7 @@ impl PodSpace<'_> {
         self.namespace.api.watched(&slice, &query).await
     }
 
-    /// What the containers of pods whose names begin so have printed.
+    /// Output of the containers of pods whose names begin so.
     pub fn log(&self, pods: &str) -> String {
         let start = format!("{}_{pods}", self.namespace.name);
         let list = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -13,7 +13,7 @@ pub const USER: &str = "stator";
 pub const PASSWORD: &str = "a-secret-word";
 /// PostgreSQL does not run for root; nobody has this number.
 const NOBODY: u32 = 65534;
-/// What it prints once it serves.
+/// Line that the server prints once it serves.
 const READY: &str = "ready to accept connections";
 
 /// A running server. Dropping it kills it.
@@ -83,7 +83,7 @@ impl Postgres {
         format!("postgres://{USER}:{PASSWORD}@{folder}/{USER}")
     }
 
-    /// What the server answers to a statement, a line for each row.
+    /// Answer of the server to a statement, a line for each row.
     ///
     /// # Panics
     ///

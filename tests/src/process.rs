@@ -249,7 +249,7 @@ pub fn binary() -> PathBuf {
     built("stator")
 }
 
-/// As [`binary`], for another program of the workspace.
+/// Path of another program of the workspace, found as [`binary`] is.
 pub(crate) fn built(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let profile = program.ancestors().nth(2).expect("test programs are two levels deep");

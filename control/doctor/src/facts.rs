@@ -116,7 +116,7 @@ pub enum WeightContent {
     Declared(u64),
     /// A pointer of Git LFS in place of the weights.
     Pointer,
-    /// Not read, for this reason.
+    /// Reason why it was not read.
     Unreadable(String),
 }
 

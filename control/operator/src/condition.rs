@@ -32,7 +32,7 @@ pub(crate) fn failed(status: &mut Value, faults: &[String]) {
     }
 }
 
-/// As much of a message as a condition takes.
+/// Start of a message, as long as a condition takes.
 pub(crate) fn bounded(message: &str) -> &str {
     &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)]
 }

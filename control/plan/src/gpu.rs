@@ -70,7 +70,7 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
-    /// The same GPU with another memory, bytes, in a server of so many.
+    /// This GPU with another memory, bytes, in a server of so many.
     pub fn in_server(self, memory: f64, per_node: u32) -> Self {
         Self { memory, per_node, ..self }
     }

@@ -78,7 +78,7 @@ impl<'a> StepModel<'a> {
         Self { model, gpu, kv, worker, fit: worker.engine.fit(), measured: None }
     }
 
-    /// The same with times that were measured on such a worker, if there are some.
+    /// These step times with what was measured on such a worker, if anything was.
     pub fn measured(self, measured: Option<Timing>) -> Self {
         Self { measured, ..self }
     }

@@ -180,7 +180,7 @@ impl ChatTemplate {
         self.probe(&[Message { role: Role::User, content, extra: Vec::new() }], self.dialect, true)
     }
 
-    /// These messages as the template renders them, if it does; with `thinking` its switch is on.
+    /// Text of these messages by the template, if it renders them; with `thinking` its switch is on.
     fn probe(
         &self,
         messages: &[Message<'_>],

@@ -89,7 +89,7 @@ pub async fn serve(
     serve_with(listen, shown, axum::Router::new(), shutdown).await
 }
 
-/// As [`serve`], with further routes.
+/// Serves what [`serve`] does, with further routes.
 ///
 /// # Errors
 ///

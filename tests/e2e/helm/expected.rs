@@ -27,7 +27,7 @@ impl Example {
         self.objects.iter().filter(move |object| kinds.contains(&text(&object["kind"])))
     }
 
-    /// What runs pods.
+    /// Kinds that run pods.
     fn workloads(&self) -> impl Iterator<Item = &Value> {
         self.of(&["Deployment", "DaemonSet"])
     }

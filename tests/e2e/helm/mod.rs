@@ -45,7 +45,7 @@ impl Helm {
         command.output().unwrap()
     }
 
-    /// What it prints.
+    /// Output of the command.
     fn prints(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -18,7 +18,7 @@ pub(super) struct ScrapedPage {
     pub(super) text: String,
 }
 
-/// What a query gives.
+/// Result of a query.
 pub(super) struct QueryAnswer {
     /// Metrics that the query names.
     pub(super) metrics: Vec<String>,

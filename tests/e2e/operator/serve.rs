@@ -201,7 +201,8 @@ async fn where_another_operator_owns_the_kinds_nothing_is_touched() {
     assert!(process.log().contains("belongs to the operator behind"), "{}", process.log());
 }
 
-/// What somebody changes or deletes is set again, and a restart goes through the components in turn.
+/// Objects that somebody changes or deletes are set again, and a restart goes through the components
+/// in turn.
 #[tokio::test]
 async fn changes_by_hand_are_undone_and_restarts_go_in_order() {
     let Some(cluster) = Cluster::shared().await else { return };

@@ -66,7 +66,7 @@ shift 2
 exec "$@"
 "#;
 
-/// What the containers of a pod share.
+/// Parts that the containers of a pod share.
 #[derive(Debug)]
 pub(super) struct PodPlace {
     pub(super) pod: Value,
@@ -79,7 +79,7 @@ pub(super) struct PodPlace {
     pub(super) volumes: BTreeMap<String, PathBuf>,
 }
 
-/// When a container that ended is started again.
+/// Rule by which a container that ended is started again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Restart {
     Always,
@@ -93,7 +93,7 @@ pub(super) struct ContainerRunner {
     pub(super) place: Arc<PodPlace>,
     pub(super) container: Value,
     pub(super) restart: Restart,
-    /// Where changes of the state go, with the container's name.
+    /// Receiver of changes of the state, with the container's name.
     pub(super) reports: mpsc::Sender<(String, ContainerState)>,
     /// The time that the container has to end, once it is to end.
     pub(super) stop: watch::Receiver<Option<Duration>>,
@@ -136,7 +136,7 @@ impl ContainerRunner {
     ///
     /// # Errors
     ///
-    /// What the container needs and does not find.
+    /// Fault: something that the container needs is not there.
     async fn start(&mut self) -> Result<Child, String> {
         let settings = &self.node.settings;
         let image = text(&self.container["image"]);
@@ -197,7 +197,7 @@ impl ContainerRunner {
         outside.process_group(0).kill_on_drop(true).spawn()
     }
 
-    /// What makes the command run as the user that the pod names.
+    /// Words before the command, by which it runs as the user that the pod names.
     fn user(&self) -> Vec<String> {
         let said = |name: &str| {
             let own = &self.container["securityContext"][name];

@@ -56,7 +56,7 @@ pub struct NodeSettings {
     pub network: [u8; 3],
     /// The last byte of the node's first address for pods.
     pub first: u8,
-    /// How many pods have an address at once.
+    /// Most pods that have an address at once.
     pub pods_max: u8,
     /// Programs that all containers have in `/usr/local/bin`, by name.
     pub programs: BTreeMap<String, PathBuf>,
@@ -66,7 +66,7 @@ pub struct NodeSettings {
     pub probe_second: Duration,
 }
 
-/// What all pods of a node share.
+/// Parts that all pods of a node share.
 struct Node {
     settings: NodeSettings,
     api: Api,

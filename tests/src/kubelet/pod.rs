@@ -34,9 +34,9 @@ pub(super) struct PodRunner {
 
 /// Why a pod's containers are ended.
 enum Ending {
-    /// It is deleted, with this much time.
+    /// The pod is deleted, with this much time.
     Deleted(Duration),
-    /// It is gone, or all that it was to do is done.
+    /// The pod is gone, or all that it was to do is done.
     Over,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Probe {
     bad_since: Option<Instant>,
 }
 
-/// What is probed.
+/// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) container: &'a Value,

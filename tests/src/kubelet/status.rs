@@ -15,7 +15,7 @@ pub(super) struct ContainerState {
     /// Whether the startup probe has succeeded.
     pub(super) started: bool,
     pub(super) ready: bool,
-    /// What the readiness probe says against it.
+    /// Objection of the readiness probe.
     pub(super) unready_because: String,
 }
 

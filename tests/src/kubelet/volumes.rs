@@ -22,7 +22,7 @@ pub(super) struct Mount {
 ///
 /// # Errors
 ///
-/// What a volume needs and does not find.
+/// Fault: something that a volume needs is not there.
 pub(super) async fn prepare(
     node: &Node,
     pod: &Value,

@@ -15,7 +15,7 @@ struct KindGroup {
     version: &'static str,
     /// The part that uses it.
     of: &'static str,
-    /// Where it comes from.
+    /// Source of the definitions.
     source: &'static str,
 }
 

@@ -168,7 +168,8 @@ pub(crate) struct OldScalingAdapterSpec {
 pub(crate) struct OldScalingTarget {
     pub(crate) name: String,
     pub(crate) service_name: Option<String>,
-    /// As in `v1beta1`: an autoscaler that sets the scale in this version must not lose it.
+    /// Name of the component, as in `v1beta1`: an autoscaler that sets the scale in this version
+    /// must not lose it.
     pub(crate) component_name: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a graph's planner scales: words of its command line that follow from the graph.
+//! Words of a planner's command line that follow from its graph: what it scales.
 
 use super::document::GraphDocument;
 use super::instance::{PLANNER, is_worker};

@@ -41,7 +41,7 @@ impl ObjectStep {
         }
     }
 
-    /// What is done with the object, in a word.
+    /// Word for the change of the object.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Apply(_) => "apply",

@@ -41,7 +41,7 @@ pub(crate) fn graph_faults(document: &Value) -> Vec<String> {
     faults
 }
 
-/// What of a request has no effect, a line each.
+/// Parts of a request that have no effect, a line each.
 pub(crate) fn without_effect(document: &Value) -> Vec<&'static str> {
     let spec = &document["spec"];
     let mut notes = Vec::new();

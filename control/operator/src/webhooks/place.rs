@@ -1,4 +1,4 @@
-//! Where the API server finds the webhooks, and whose the conversion of a definition is.
+//! Place at which the API server finds the webhooks, and the owner of a definition's conversion.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -219,7 +219,7 @@ impl Upkeep {
     }
 }
 
-/// Where somebody else sets the certificates to trust, those that are there stay.
+/// Keeps the certificates to trust where somebody else sets them.
 fn keep_bundle(client: &mut Value, known: &Value) {
     if client["caBundle"].is_null() && !known["caBundle"].is_null() {
         client["caBundle"] = known["caBundle"].clone();

@@ -95,7 +95,7 @@ impl Trend {
         self.level + damped(ahead_s, step_s) * self.slope
     }
 
-    /// The same with its deviation.
+    /// The forecast with its deviation.
     pub(super) fn forecast(&self, ahead_s: f64, step_s: f64) -> Forecast {
         let ahead = damped(ahead_s, step_s);
         let [level, slope, both] = self.variance;

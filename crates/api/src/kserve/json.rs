@@ -26,7 +26,7 @@ pub struct JsonCall {
 /// Choice of the outputs that come as bytes behind the JSON.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BinaryOutputs {
-    /// Whether all do that say nothing themselves.
+    /// Whether outputs that say nothing themselves come as bytes.
     all: bool,
     /// Outputs that say it themselves.
     named: Vec<(String, bool)>,

@@ -72,7 +72,7 @@ pub enum PooledForm {
     },
 }
 
-/// What an engine is to make of an input.
+/// Values that an engine is to make of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolingTask {
     /// A vector.
@@ -84,7 +84,7 @@ pub enum PoolingTask {
 /// The form of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorForm {
-    /// What the values are; none where the request leaves that to the model.
+    /// Kind of the values; none where the request leaves that to the model.
     pub task: Option<PoolingTask>,
     /// The API whose shape the answer has: embeddings or pooling.
     pub api: Api,

@@ -226,7 +226,7 @@ impl Operation {
     }
 }
 
-/// What an engine makes of a prompt in place of an answer.
+/// Values that an engine makes of a prompt in place of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// A vector of the text.
@@ -266,9 +266,9 @@ pub struct Description {
     pub handover: Option<Box<RawValue>>,
     /// It goes on from prompts that others computed, and computes none itself.
     pub needs_prefill: bool,
-    /// Whether it is known to end thoughts that are too long.
+    /// Whether the engine is known to end thoughts that are too long.
     pub bounds_thoughts: bool,
-    /// What it makes of prompts, if it answers none.
+    /// Values that the engine makes of prompts, if it answers none.
     pub pooling: Option<Pooling>,
     /// Whether the server of a client's own words keeps prefixes apart by the field `cache_salt`.
     pub takes_cache_salt: bool,

@@ -97,7 +97,7 @@ fn tag(format: Value, room: ThoughtRoom) -> String {
     json!({"type": "structural_tag", "format": format}).to_string()
 }
 
-/// What is of this form in the message of the answer, perhaps behind a message of thoughts.
+/// Tag for an answer of this form, perhaps behind a message of thoughts.
 fn in_messages(messages: MessageFrame, format: Value) -> Value {
     let MessageFrame { opener, closer, next, answer } = messages;
     let answer = json!({"type": "const_string", "value": answer});

@@ -27,7 +27,7 @@ impl IssuedCertificate {
     ///
     /// # Errors
     ///
-    /// As [`IssuedCertificate::new`]. The old certificate stays then.
+    /// The errors of [`IssuedCertificate::new`]; the old certificate stays then.
     pub fn replace(&self, chain: &str, key: &str) -> Result<(), TlsError> {
         self.0.store(parse_pair(&pair(chain, key))?);
         Ok(())

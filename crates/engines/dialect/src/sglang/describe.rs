@@ -144,7 +144,8 @@ async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
     }
 }
 
-/// What the server makes of prompts, if it answers none; older versions say so at another path.
+/// Values that the server makes of prompts, if it answers none; older versions say so at another
+/// path.
 async fn pooling(client: &Client) -> Result<Option<Pooling>, Fault> {
     let info = match client.query_optional::<ModelInfo>("/model_info").await? {
         Some(info) => Some(info),

@@ -45,7 +45,7 @@ struct EngineFacts {
     /// Whether weights survive the release of their memory.
     keeps_weights: bool,
     salt: SaltField,
-    /// What the server makes of prompts, if it answers none.
+    /// Values that the server makes of prompts, if it answers none.
     pooling: Option<Pooling>,
 }
 

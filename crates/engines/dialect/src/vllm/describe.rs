@@ -214,7 +214,7 @@ async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
     })
 }
 
-/// What a server with the pooling runner makes of prompts: it has an endpoint for that alone.
+/// Values that a server with the pooling runner makes of prompts: it has an endpoint for them alone.
 async fn pooling(client: &Client) -> Result<Option<Pooling>, Fault> {
     if !has(client, super::pooled::PATH).await? {
         return Ok(None);

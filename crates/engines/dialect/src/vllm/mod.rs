@@ -100,7 +100,7 @@ struct EngineFacts {
     block_size: Option<u32>,
     /// MoRI-IO setup, if that is the connector.
     moriio: Option<moriio::MoriioSetup>,
-    /// What the server makes of prompts, if it answers none (`--runner pooling`).
+    /// Values that the server makes of prompts, if it answers none (`--runner pooling`).
     pooling: Option<Pooling>,
 }
 

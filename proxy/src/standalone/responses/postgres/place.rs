@@ -1,4 +1,4 @@
-//! Where a PostgreSQL database is, and how its server is trusted.
+//! Address of a PostgreSQL database, and the authorities by which its server is trusted.
 
 use anyhow::{Context, bail};
 use rustls_pki_types::ServerName;
@@ -116,7 +116,7 @@ impl FromStr for PostgresPlace {
 }
 
 impl PostgresPlace {
-    /// How to connect there. Reads the files of authorities, and the password's variable.
+    /// Settings of a connection. Reads the files of authorities, and the password's variable.
     ///
     /// # Errors
     ///
