@@ -70,7 +70,7 @@ class Agent:
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.path, self.held, self.is_silent = os.path.join(folder.name, "sock"), {}, is_silent
-        self.depths = []
+        self.depths, self.words = [], []
         self.arena = os.memfd_create("arena")
         test.addCleanup(os.close, self.arena)
         os.ftruncate(self.arena, SLOTS * STRIDE)
@@ -106,6 +106,8 @@ class Agent:
             peer.send(packet(link.FOUND, pending + slots(*first), number))
             if count:
                 peer.send(packet(link.READY, struct.pack("<I", 0) + slots(held[count - 1]), number))
+        elif kind == link.TOKENS:
+            self.words.append(body)
         elif kind == link.FILLED:
             for at in range(4, len(body), 44):
                 slot, depth = struct.unpack_from("<II", body, at + 36)

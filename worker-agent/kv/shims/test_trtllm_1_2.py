@@ -2,6 +2,7 @@
 
 import logging
 import os
+import struct
 import sys
 import types
 import unittest
@@ -79,6 +80,12 @@ class Keeps(unittest.TestCase):
         while len(agent.held) < 2:
             pass
         self.assertTrue(scheduler.is_idle())
+        # Routers are told by the tokens, and of a block by the one before it.
+        (first, second), [words] = agent.held, agent.words
+        head = struct.pack("<4I", TOKENS, 0, 0, 2)
+        entries = first + bytes(32) + struct.pack("<4I", *range(4))
+        entries += second + first[:32] + struct.pack("<4I", *range(4, 8))
+        self.assertEqual(words, head + entries)
 
         kept = cache.clone()
         cache.zero_()
@@ -92,6 +99,7 @@ class Keeps(unittest.TestCase):
         adapted = request(3, range(9))
         adapted.lora_task_id = 7
         self.assertEqual(scheduler.get_num_new_matched_tokens(adapted, 0), (0, False))
+        self.assertFalse(scheduler._words(3, 0))
 
     def test_an_agent_that_can_copies_and_the_worker_where_it_failed(self):
         agent, orders, marks = Agent(self), [], []

@@ -65,8 +65,8 @@ class Scheduler(Link, KvCacheConnectorScheduler):
         KvCacheConnectorScheduler.__init__(self, llm_args)
         Link.__init__(self, SOCKET, describe(0, llm_args), logger)
         self.tokens = llm_args.kv_cache_config.tokens_per_block
-        # Of each request: keys of its full blocks, its ask, first block and number of its load.
-        self.keys, self.told, self.due = {}, {}, {}
+        # Of each request: keys of its full blocks, its ask, first block and number of its load, tokens.
+        self.keys, self.told, self.due, self.prompts = {}, {}, {}, {}
         # Blocks of each request, and how many of them are stored or held; stores of the last passes.
         self.blocks, self.saved, self.passes = {}, {}, [[] for _ in range(SETTLED)]
         self.start()
@@ -82,9 +82,17 @@ class Scheduler(Link, KvCacheConnectorScheduler):
             last = hashlib.sha256(last + part).digest()
             yield last + bytes(4)
 
+    def _words(self, request, place):
+        """What names a block for routers: names, hash of the block before, and tokens. Of adapters and
+        salts TensorRT-LLM tells numbers, no names."""
+        tokens = self.prompts[request][place * self.tokens : (place + 1) * self.tokens]
+        before = self.keys[request][place - 1][:32] if place else bytes(32)
+        return tokens and ((b"", b""), before + struct.pack(f"<{self.tokens}I", *tokens))
+
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        seed = repr([getattr(request, name, None) for name in ("lora_task_id", "cache_salt_id")])
-        tokens = request.get_tokens(0)
+        space = [getattr(request, name, None) for name in ("lora_task_id", "cache_salt_id")]
+        seed, tokens = repr(space), request.get_tokens(0)
+        self.prompts[request.request_id] = tokens if space == [None, None] else []
         keys = self.keys[request.request_id] = list(self._chain(tokens, seed.encode()))
         ask = self.told[request.request_id] = self._ask(keys)
         first = num_computed_tokens // self.tokens
@@ -120,13 +128,13 @@ class Scheduler(Link, KvCacheConnectorScheduler):
                 if self.boot and self.credit and job.boot == self.boot and place < len(blocks):
                     slot = self.credit.popleft()
                     job.stores.append((blocks[place], slot))
-                    stores.append((keys[place], slot, place, None))
+                    stores.append((keys[place], slot, place, self._words(data.request_id, place)))
             self.saved[data.request_id] = max(len(keys), held)
         self.passes.append(stores)
         return job
 
     def request_finished(self, request, cache_block_ids):
-        for table in (self.keys, self.due, self.blocks, self.saved):
+        for table in (self.keys, self.due, self.blocks, self.saved, self.prompts):
             table.pop(request.request_id, None)
         self._end(self.told.pop(request.request_id, None))
         # Stores are over at the end of their pass.
