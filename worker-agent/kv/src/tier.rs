@@ -53,7 +53,7 @@ pub struct TierWrite {
 pub enum Urgency {
     /// A request waits for it.
     Demand,
-    /// A request may soon ask for it.
+    /// No request waits for it yet.
     Prefetch,
     /// Nobody waits.
     Offload,

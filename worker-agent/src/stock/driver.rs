@@ -144,7 +144,7 @@ impl Driver {
             (Command::Submit(submission), Life::Up(_)) if self.rank.rests() => {
                 self.refuse(submission, ErrorKind::Overloaded, translate::RESTING.into());
             }
-            (Command::Submit(submission), Life::Up(_)) => self.submit(submission),
+            (Command::Submit(submission), Life::Up(sink)) => self.submit(submission, sink),
             (Command::Submit(submission), Life::Down(why)) => {
                 self.refuse(submission, ErrorKind::Internal, down(&why));
             }
@@ -155,7 +155,7 @@ impl Driver {
             (Command::Prefill(order), Life::Up(_)) if self.rank.rests() => {
                 let _ = order.answer.send(Err((ErrorKind::Overloaded, translate::RESTING.into())));
             }
-            (Command::Prefill(order), Life::Up(_)) => self.prefill(order),
+            (Command::Prefill(order), Life::Up(sink)) => self.prefill(order, sink),
             (Command::Prefill(order), Life::Down(why)) => {
                 // Who asked may be gone.
                 let _ = order.answer.send(Err((ErrorKind::Internal, down(&why))));
@@ -176,22 +176,22 @@ impl Driver {
         drop(ticket);
     }
 
-    fn submit(&mut self, submission: Submission) {
+    fn submit(&mut self, submission: Submission, sink: Arc<LifeSink>) {
         let (key, request_id) = (submission.request.key, submission.request_id);
         let (first_choice, outbox) = (submission.request.first_choice, submission.outbox.clone());
         let (end, ended) = oneshot::channel();
         let rank = self.rank.clone();
         let task = self.tasks.spawn(async move {
-            rank.run_until(submission, ended).await;
+            rank.run_until(submission, sink, ended).await;
             key
         });
         let live = Live { request_id, first_choice, outbox, task: task.id(), end };
         self.live.insert(key, live);
     }
 
-    fn prefill(&mut self, order: PrefillOrder) {
+    fn prefill(&mut self, order: PrefillOrder, sink: Arc<LifeSink>) {
         let rank = self.rank.clone();
-        self.prefills.spawn(async move { rank.prefill(order).await });
+        self.prefills.spawn(async move { rank.prefill(order, sink).await });
     }
 
     fn cancel(&mut self, keys: &[RequestKey]) {
@@ -260,9 +260,14 @@ impl Driver {
 
 impl Rank {
     /// Runs a request until it ends by itself, or until `ended` says how it ends.
-    async fn run_until(&self, submission: Submission, ended: oneshot::Receiver<End>) {
+    async fn run_until(
+        &self,
+        submission: Submission,
+        sink: Arc<LifeSink>,
+        ended: oneshot::Receiver<End>,
+    ) {
         let outbox = submission.outbox.clone();
-        let run = pin!(self.run(submission));
+        let run = pin!(self.run(submission, sink));
         match future::select(ended, run).await {
             // The request counts as running until its client was told: it is dropped after that.
             Either::Left((Ok((last, outcome)), _run)) => {

@@ -21,6 +21,7 @@ mod paired_tests;
 mod place;
 mod probe;
 mod profile;
+mod read_ahead;
 mod request;
 #[cfg(test)]
 mod request_tests;

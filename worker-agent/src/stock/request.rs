@@ -1,6 +1,8 @@
 //! One request on a stock engine, from its submission to its last token.
 
 use super::metrics::StockMetrics;
+use super::read_ahead::{ReadAhead, beside};
+use super::sink::LifeSink;
 use super::tally::{Entry, Tally};
 use super::trace::TracedRequest;
 use crate::kv::pages::prompt_keys;
@@ -52,6 +54,8 @@ pub(crate) struct Rank {
     pub(crate) stock: StockMetrics,
     /// The engine was told to rest, and would hold what it is sent.
     pub(crate) resting: Arc<AtomicBool>,
+    /// The tiers of its engine, if it has any.
+    pub(crate) read_ahead: Option<ReadAhead>,
     /// Agents that the engine's tiers read from, too.
     pub(crate) peers: Option<Arc<KvPeers>>,
     /// Tokens of a page of an SGLang, which tells the tiers nothing but the keys of pages.
@@ -73,7 +77,7 @@ impl Rank {
     ///
     /// Dropping the future aborts the request in the engine, and nothing more is sent to the
     /// client.
-    pub(crate) async fn run(&self, submission: Submission) {
+    pub(crate) async fn run(&self, submission: Submission, sink: Arc<LifeSink>) {
         let Submission { request, request_id, metadata, outbox, ticket } = submission;
         let first_choice = request.first_choice;
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
@@ -82,7 +86,13 @@ impl Rank {
         let outbox = &*outbox;
         let job = Job { rank: self, request, request_id, metadata, traced, outbox, left, kv_hint };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
-        match future::try_join_all(choices).await {
+        let read_ahead = async {
+            // Where another worker computes the prompt, its KV comes from there.
+            if job.metadata.prefill.is_none() {
+                self.read_ahead(&job.request, &job.metadata, sink).await;
+            }
+        };
+        match beside(read_ahead, future::try_join_all(choices)).await {
             // The last output of the last choice has ended it.
             Ok(_) => self.metrics.ended(Outcome::completed),
             Err((kind, message)) => {
@@ -107,11 +117,20 @@ impl Rank {
         None
     }
 
+    /// Has the tiers read what there is of a prompt, while its request is on its way to the engine.
+    async fn read_ahead(&self, request: &Request, metadata: &RequestMetadata, sink: Arc<LifeSink>) {
+        if let Some(tiers) = &self.read_ahead {
+            tiers.begin(request, metadata.lora.as_deref(), sink).await;
+        }
+    }
+
     /// Computes a prompt for another engine, unless who asked for it has gone.
-    pub(crate) async fn prefill(&self, order: PrefillOrder) {
+    pub(crate) async fn prefill(&self, order: PrefillOrder, sink: Arc<LifeSink>) {
         let PrefillOrder { request, metadata, handover, mut answer, ticket } = order;
+        let prefilled = self.prefilled(&request, &metadata, handover);
+        let read_ahead = self.read_ahead(&request, &metadata, sink);
         let done = tokio::select! {
-            done = self.prefilled(&request, &metadata, handover) => done,
+            done = beside(read_ahead, prefilled) => done,
             () = answer.closed() => return self.metrics.ended(Outcome::cancelled),
         };
         self.metrics.ended(match &done {

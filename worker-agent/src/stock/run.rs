@@ -3,8 +3,10 @@
 use super::driver::{Cache, Driver, Life, RankReporting};
 use super::engine::StockEngine;
 use super::keeper::{Keeper, RankState};
+use super::read_ahead::ReadAhead;
 use super::request::Rank;
 use super::tally::Tally;
+use super::tiers::TierService;
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Status};
@@ -72,6 +74,8 @@ impl StockEngine {
         &RankSetup { prefill_agents, reports, lane, ranks }: &RankSetup<'_>,
     ) -> (RankState, WorkerHandle, oneshot::Receiver<()>) {
         let worker = record.worker;
+        let block_size = NonZeroU32::new(self.block_size);
+        let tiers = self.tiers.as_ref().map(TierService::board);
         let rank = Rank {
             dialect: self.probe.dialect.clone(),
             rank: (ranks > 1).then_some(worker.rank),
@@ -81,9 +85,9 @@ impl StockEngine {
             metrics: reports.metrics.clone(),
             stock: self.metrics.clone(),
             resting: self.probe.resting.clone(),
+            read_ahead: tiers.clone().zip(block_size).map(|(of, size)| ReadAhead::new(of, size)),
             peers: self.peers.clone(),
-            page_tokens: NonZeroU32::new(self.block_size)
-                .filter(|_| self.settings.kind == Kind::Sglang),
+            page_tokens: block_size.filter(|_| self.settings.kind == Kind::Sglang),
         };
         let tally = rank.tally.clone();
         let cache =
@@ -91,7 +95,7 @@ impl StockEngine {
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let gauges = reports.metrics.worker(worker);
         let load_interval = reports.load_interval;
-        let tiers = self.tiers.as_ref().map(|tiers| (tiers.board(), self.block_size));
+        let tiers = tiers.map(|tiers| (tiers, self.block_size));
         let reporting = RankReporting { cache: cache.clone(), tiers, gauges, load_interval };
         let driver = Driver::new(Arc::new(rank), lives, reporting);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);

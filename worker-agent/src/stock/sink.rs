@@ -87,6 +87,20 @@ impl LifeSink {
         });
     }
 
+    /// The blocks of a prompt behind those that are on the device or in host memory, as far as that is
+    /// known.
+    pub(crate) async fn behind_memory(&self, hashes: Vec<SequenceHash>) -> Vec<SequenceHash> {
+        let Some(follower) = self.follower.get() else { return hashes };
+        let behind = follower.look(move |view| {
+            let is_near = |hash: &&SequenceHash| {
+                view.medium(**hash).is_some_and(|medium| medium <= Medium::Host)
+            };
+            let near = hashes.iter().take_while(is_near).count();
+            hashes[near..].to_vec()
+        });
+        behind.await.unwrap_or_default()
+    }
+
     fn numbered(&self, blocks: Vec<(SequenceHash, Medium)>) -> Snapshot {
         let feed = self.feed.lock();
         Snapshot { generation: feed.generation(), next_sequence: feed.next_sequence(), blocks }

@@ -4,6 +4,7 @@
 use super::driver::{Cache, Driver, Life, RankReporting};
 use super::metrics::StockMetrics;
 use super::probe::Probe;
+use super::read_ahead::ReadAhead;
 use super::request::Rank;
 use super::sink::LifeSink;
 use super::tally::Tally;
@@ -257,6 +258,14 @@ impl Bed {
 
     /// With an engine that does not.
     pub(super) fn down(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
+        Self::with_tiers(scripts, None)
+    }
+
+    /// With an engine that does not serve yet, and tiers.
+    pub(super) fn with_tiers(
+        scripts: impl IntoIterator<Item = Vec<Step>>,
+        read_ahead: Option<ReadAhead>,
+    ) -> Self {
         let (engine, metrics) = (Scripted::new(scripts), AgentMetrics::default());
         let stock = StockMetrics::default();
         let mut registry = Registry::default();
@@ -273,6 +282,7 @@ impl Bed {
             metrics: metrics.clone(),
             stock,
             resting: resting.clone(),
+            read_ahead,
             peers: None,
             page_tokens: None,
         };

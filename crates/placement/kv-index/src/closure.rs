@@ -87,6 +87,11 @@ impl Closure {
         .skip(1)
     }
 
+    /// Where a block is, if the index was told of it.
+    pub fn medium(&self, hash: SequenceHash) -> Option<Medium> {
+        self.nodes[*self.by_hash.get(&hash.0)? as usize].told
+    }
+
     /// Forgets all blocks.
     pub fn clear(&mut self) {
         self.nodes.truncate(1);

@@ -56,11 +56,6 @@ impl Client {
         self.store.lend(Question { owner, request, names, pace })
     }
 
-    /// Starts to read blocks that a request may soon ask for.
-    pub fn prefetch(&self, names: &[BlockName]) {
-        self.store.prefetch(names);
-    }
-
     /// Ends a request: its slots may hold other blocks from now on.
     pub fn end(&self, request: RequestId) {
         self.store.end(self.owner, request);

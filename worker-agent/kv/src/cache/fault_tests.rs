@@ -169,7 +169,9 @@ impl Chaos {
     fn hint(&mut self) {
         let names = self.prompt();
         if self.rng.random_bool(0.5) {
-            self.rig.shared.prefetch(&names);
+            let prefill = Duration::from_millis(self.rng.random_range(0..30));
+            let hashes: Vec<_> = names.iter().copied().map(hash).collect();
+            self.rig.shared.read_ahead(&hashes, prefill.into());
         } else {
             self.rig.shared.touch(&names);
         }

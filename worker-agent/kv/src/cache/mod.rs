@@ -23,12 +23,14 @@ pub use settings::{
 };
 
 use crate::arena::Arena;
+use crate::cost::EnginePace;
 use crate::metrics::HeldBlocks;
 use crate::store::{BlockStore, StoreSettings, TierId};
 use crate::tier::Tier;
 use crate::{Block, BlockForm};
 use dispatch::{DispatchThread, Dispatcher};
 use shared::{Clock, SharedStore};
+use stator_protos::hash::SequenceHash;
 use stator_protos::load::TierCosts;
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,6 +87,18 @@ impl TieredCache {
     /// fast the engine computes is not known here.
     pub fn costs(&self) -> TierCosts {
         self.shared.costs()
+    }
+
+    /// Starts to read the leading blocks of a prompt from the tiers, by the hashes of KV events, as far
+    /// as that is faster than to compute them. It is for a request that has come and whose engine asks
+    /// later; `pace` is that engine's.
+    pub fn read_ahead(&self, hashes: &[SequenceHash], pace: impl Into<EnginePace>) {
+        self.shared.read_ahead(hashes, pace.into());
+    }
+
+    /// Whether [`TieredCache::read_ahead`] can do anything: there is a disk or an object store.
+    pub fn can_read_ahead(&self) -> bool {
+        self.shared.can_read_ahead()
     }
 
     /// Takes the hashes of blocks that were stored before their hashes were known. What a tier has

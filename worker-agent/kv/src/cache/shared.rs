@@ -4,7 +4,7 @@ use super::questions::QuestionKey;
 use super::settings::{CacheSettings, Progress, ProgressListener};
 use super::state::{Question, StoreState, UnverifiedBlocks};
 use crate::arena::Arena;
-use crate::cost::HostPace;
+use crate::cost::{EnginePace, HostPace};
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
 use crate::store::{
     Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, StoreStatus, TierId,
@@ -199,8 +199,13 @@ impl SharedStore {
         <(Found, Vec<SlotContent>)>::default()
     }
 
-    pub(super) fn prefetch(&self, names: &[BlockName]) {
-        self.call(|state, now| state.store.prefetch(names, now));
+    pub(super) fn read_ahead(&self, hashes: &[SequenceHash], pace: EnginePace) {
+        self.call(|state, now| state.store.read_ahead(hashes, pace, now));
+    }
+
+    /// Whether there is a tier whose blocks have hashes: what other agents hold is known by names.
+    pub(super) fn can_read_ahead(&self) -> bool {
+        self.tiers.iter().any(|(name, _)| *name != PEER_TIER)
     }
 
     pub(super) fn touch(&self, names: &[BlockName]) {

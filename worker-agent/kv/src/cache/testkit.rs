@@ -11,6 +11,7 @@ use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
 use crate::{Block, BlockForm, Checksum, Now, SlotId};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::BTreeMap;
@@ -30,10 +31,15 @@ pub(super) fn names(range: std::ops::Range<u128>) -> Vec<BlockName> {
     range.map(BlockName).collect()
 }
 
+/// The hash by which events name a block.
+pub(super) fn hash(name: BlockName) -> SequenceHash {
+    SequenceHash(name.0 as u64)
+}
+
 pub(super) fn block(name: BlockName) -> Block {
     Block {
         name,
-        hash: None,
+        hash: Some(hash(name)),
         parent: None,
         depth: name.0 as u32 % 64,
         tenant: crate::TenantKey::default(),

@@ -46,6 +46,11 @@ impl BlockIndex {
         self.blocks.get(&name)?.slot
     }
 
+    /// The name of a block by its hash, if it is somewhere.
+    pub(super) fn name(&self, hash: SequenceHash) -> Option<BlockName> {
+        self.hashes.get(&hash).copied()
+    }
+
     /// The block of a hash, if it is somewhere.
     pub(super) fn named(&self, hash: SequenceHash) -> Option<&KnownBlock> {
         self.blocks.get(self.hashes.get(&hash)?)

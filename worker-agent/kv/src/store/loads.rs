@@ -8,6 +8,7 @@ use super::{Action, BlockStore, TierId};
 use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
+use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::time::Duration;
 
@@ -25,10 +26,10 @@ impl BlockStore {
         now: Now,
     ) {
         let mut steps = std::mem::take(&mut self.steps);
-        self.plan_loads(names, &mut steps, now);
-        let sources = steps.iter().map(|step| step.source);
-        let time = |source, reads| self.read_time(source, reads);
-        let load = blocks_to_load(sources, time, pace);
+        if let Some(tier) = self.plan_loads(names, &mut steps, now) {
+            self.tier_mut(tier).stats.refused_by_load += 1;
+        }
+        let load = self.worth_loading(&steps, pace);
         // What is here is pinned first: a read needs a slot and may evict another block.
         for slot in steps[..load].iter().filter_map(|step| step.slot) {
             self.pin(slot);
@@ -51,25 +52,54 @@ impl BlockStore {
         self.steps = steps;
     }
 
-    /// Starts to read blocks that a request may soon ask for, as many as are there in a row.
-    pub fn prefetch(&mut self, names: &[BlockName], now: Now) {
-        self.expire(now);
+    /// Starts to read blocks that nobody waits for, as many as are there in a row.
+    pub(super) fn prefetch(&mut self, names: &[BlockName], now: Now) {
         let mut steps = std::mem::take(&mut self.steps);
         self.plan_loads(names, &mut steps, now);
-        for step in steps.iter().filter(|step| step.slot.is_none()) {
-            if self.read(step.block, step.source, Urgency::Prefetch, now).is_none() {
-                break;
-            }
-        }
+        self.read_all(&steps, Urgency::Prefetch, now);
         steps.clear();
         self.steps = steps;
     }
 
+    /// Starts to read the leading blocks of a prompt, by the hashes of KV events, as far as that is
+    /// faster than to compute them. A request for it has come, whose engine has not asked yet.
+    pub fn read_ahead(&mut self, hashes: &[SequenceHash], pace: EnginePace, now: Now) {
+        self.expire(now);
+        let names: Vec<_> = hashes.iter().map_while(|hash| self.index.name(*hash)).collect();
+        let mut steps = std::mem::take(&mut self.steps);
+        self.plan_loads(&names, &mut steps, now);
+        steps.truncate(self.worth_loading(&steps, pace));
+        self.read_all(&steps, Urgency::Demand, now);
+        steps.clear();
+        self.steps = steps;
+    }
+
+    /// Reads what is neither here nor on its way, up to the first block that has no room.
+    fn read_all(&mut self, steps: &[LoadStep], urgency: Urgency, now: Now) {
+        for step in steps.iter().filter(|step| step.slot.is_none()) {
+            if self.read(step.block, step.source, urgency, now).is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Number of leading steps that take less time than to compute their blocks.
+    fn worth_loading(&self, steps: &[LoadStep], pace: EnginePace) -> usize {
+        let time = |source, reads| self.read_time(source, reads);
+        blocks_to_load(steps.iter().map(|step| step.source), time, pace)
+    }
+
     /// The source of each block, up to the first that nobody has or whose tiers take no reads now.
-    fn plan_loads(&mut self, names: &[BlockName], steps: &mut Vec<LoadStep>, now: Now) {
+    /// Returns the nearest of those tiers.
+    fn plan_loads(
+        &self,
+        names: &[BlockName],
+        steps: &mut Vec<LoadStep>,
+        now: Now,
+    ) -> Option<TierId> {
         let mut planned = [0; TIERS_MAX];
         for name in names {
-            let Some(known) = self.index.find(*name) else { return };
+            let known = self.index.find(*name)?;
             let (block, slot) = (known.block(*name), known.slot);
             let source = match slot.map(|slot| self.slots[slot].state) {
                 Some(SlotState::Reading { tier, .. }) => LoadSource::InFlight(tier.into()),
@@ -79,10 +109,7 @@ impl BlockStore {
                         self.tier(*tier).takes_read(planned[usize::from(*tier)], now)
                     };
                     let Some(tier) = tiers_of(known.tiers).find(takes) else {
-                        let nearest = tiers_of(known.tiers).next();
-                        let stats = nearest.map(|tier| &mut self.tier_mut(tier).stats);
-                        stats.into_iter().for_each(|stats| stats.refused_by_load += 1);
-                        return;
+                        return tiers_of(known.tiers).next();
                     };
                     planned[usize::from(tier)] += 1;
                     let has_cost = |source: &_| self.tier(tier).sources.cost(*source).is_some();
@@ -94,6 +121,7 @@ impl BlockStore {
             };
             steps.push(LoadStep { block, slot, source });
         }
+        None
     }
 
     /// Counts blocks that are faster to compute. If their tier was not measured for long, reads a

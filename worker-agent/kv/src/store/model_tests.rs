@@ -9,6 +9,7 @@ use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId, TenantKey};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ enum Step {
     Fill { owner: usize, pick: usize, name: BlockName },
     Ask { owner: usize, request: u64, names: Vec<BlockName>, prefill_ms: u64 },
     End { owner: usize, request: u64 },
-    Prefetch { names: Vec<BlockName> },
+    ReadAhead { names: Vec<BlockName>, prefill_ms: u64 },
     Touch { names: Vec<BlockName> },
     EndRead { pick: usize, error: Option<TierError> },
     EndWrite { pick: usize, error: Option<TierError> },
@@ -78,7 +79,8 @@ fn any_step() -> impl Strategy<Value = Step> {
                 Step::Ask { owner, request, names, prefill_ms }
             }),
         4 => (owner.clone(), 0..4_u64).prop_map(|(owner, request)| Step::End { owner, request }),
-        1 => any_names().prop_map(|names| Step::Prefetch { names }),
+        1 => (any_names(), prop::sample::select(vec![0, 1, 100]))
+            .prop_map(|(names, prefill_ms)| Step::ReadAhead { names, prefill_ms }),
         1 => any_names().prop_map(|names| Step::Touch { names }),
         6 => (pick, any_error()).prop_map(|(pick, error)| Step::EndRead { pick, error }),
         5 => (pick, any_error()).prop_map(|(pick, error)| Step::EndWrite { pick, error }),
@@ -129,9 +131,14 @@ struct World {
     events: BTreeSet<(Medium, BlockName)>,
 }
 
+fn hash(name: BlockName) -> SequenceHash {
+    SequenceHash(name.0 as u64)
+}
+
 fn block(name: BlockName) -> Block {
     let tenant = TenantKey((name.0 / 100 % 2) as u64);
-    Block { name, hash: None, parent: None, depth: (name.0 % 100) as u32, tenant }
+    let hash = Some(hash(name));
+    Block { name, hash, parent: None, depth: (name.0 % 100) as u32, tenant }
 }
 
 impl World {
@@ -197,7 +204,11 @@ impl World {
                 self.requests.remove(&(owner, request));
                 self.store.end(owner, RequestId(request), self.now);
             }
-            Step::Prefetch { names } => self.store.prefetch(&names, self.now),
+            Step::ReadAhead { names, prefill_ms } => {
+                let hashes: Vec<_> = names.into_iter().map(hash).collect();
+                let pace = Duration::from_millis(prefill_ms).into();
+                self.store.read_ahead(&hashes, pace, self.now);
+            }
             Step::Touch { names } => self.store.touch(&names, self.now),
             Step::EndRead { pick, error } => self.end_read(pick, error),
             Step::EndWrite { pick, error } => self.end_write(pick, error),

@@ -1,10 +1,12 @@
 //! Tests of reads from tiers, writes to them, and pauses.
 
-use super::tests::{Bench, DISK, names};
+use super::tests::{Bench, DISK, block, names};
 use super::*;
-use crate::cost::{ReadCost, SourceId};
+use crate::Block;
+use crate::cost::{EnginePace, ReadCost, SourceId};
 use crate::tier::{TierError, TierEvent, TierReport};
 use proptest::prelude::*;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::num::NonZeroU8;
@@ -159,14 +161,40 @@ fn the_nearest_tier_that_works_is_read() {
     assert_eq!((tiers[0].stats.demanded, tiers[1].stats.demanded), (1, 2));
 }
 
+/// The tier finds these blocks, by hashes that equal their names; returns the hashes.
+fn found_by_hash(bench: &mut Bench, range: std::ops::Range<u128>) -> Vec<SequenceHash> {
+    let hash = |name: u128| SequenceHash(name as u64);
+    let named = |name| Block { hash: Some(hash(name)), ..block(name) };
+    bench.store.report(DISK, TierReport::Found(range.clone().map(named).collect()), bench.now);
+    bench.actions();
+    range.map(hash).collect()
+}
+
 #[test]
-fn a_prefetched_block_is_ready_when_it_is_asked_for() {
+fn what_was_read_ahead_is_ready_when_its_engine_asks() {
     let mut bench = Bench::with_disk(8);
-    bench.found(0..2);
-    bench.store.prefetch(&names(0..4), bench.now);
+    let mut hashes = found_by_hash(&mut bench, 0..2);
+    hashes.extend([SequenceHash(7), SequenceHash(8)]);
+    bench.store.read_ahead(&hashes, EnginePace::default(), bench.now);
+    // No second read of what is on its way.
+    bench.store.read_ahead(&hashes, EnginePace::default(), bench.now);
+    assert_eq!(bench.store.status(bench.now).tiers[0].stats.demanded, 2);
     bench.serve(ms(1));
     assert_eq!(bench.ask(1, 0..4).ready.len(), 2);
-    assert_eq!(bench.store.status(bench.now).tiers[0].stats.prefetched, 2);
+}
+
+#[test]
+fn nothing_is_read_ahead_that_is_faster_to_compute() {
+    let mut bench = Bench::with_disk(64);
+    let hashes = found_by_hash(&mut bench, 0..32);
+    bench.store.read_ahead(&hashes[..16], ms(1).into(), bench.now);
+    bench.serve(ms(10));
+    bench.store.read_ahead(&hashes[16..], ms(1).into(), bench.now);
+    assert_eq!(bench.reads(), []);
+    bench.store.read_ahead(&hashes[16..], ms(50).into(), bench.now);
+    assert_eq!(bench.reads().len(), 16);
+    // It is the question of the engine that counts what is not worth its load.
+    assert_eq!(bench.store.status(bench.now).tiers[0].stats.refused_by_cost, 0);
 }
 
 #[test]

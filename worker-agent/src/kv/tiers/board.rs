@@ -73,14 +73,34 @@ impl TierBoard {
     /// Measured costs of blocks of so many tokens; zeros where tiers and engine have others, or
     /// nothing was measured.
     pub(crate) fn costs(&self, block_size: u32) -> TierCosts {
-        let state = self.0.lock();
-        let (cache, compute) = (state.cache.upgrade(), state.block_prefill);
-        let is_open = state.is_open() && state.block_tokens == block_size;
-        let peers = state.peers.clone();
-        drop(state);
-        let Some(cache) = cache.filter(|_| is_open) else { return TierCosts::default() };
+        let Some((cache, compute)) = self.readable(block_size) else {
+            return TierCosts::default();
+        };
+        let peers = self.0.lock().peers.clone();
         let peers = peers.map(|peers| peers.costs()).unwrap_or_default();
         TierCosts { compute_ns: compute.as_nanos() as u64, peers, ..cache.costs() }
+    }
+
+    /// Whether [`TierBoard::read_ahead`] can do anything for blocks of so many tokens.
+    pub(crate) fn can_read_ahead(&self, block_size: u32) -> bool {
+        self.readable(block_size).is_some_and(|(cache, _)| cache.can_read_ahead())
+    }
+
+    /// Has the tiers read the leading ones of these blocks of so many tokens, for a request whose
+    /// engine asks for them later.
+    pub(crate) fn read_ahead(&self, block_size: u32, hashes: &[SequenceHash]) {
+        if let Some((cache, compute)) = self.readable(block_size) {
+            cache.read_ahead(hashes, compute);
+        }
+    }
+
+    /// The tiers and the time in which an engine computes a block, if an engine loads blocks of so many
+    /// tokens from them.
+    fn readable(&self, block_size: u32) -> Option<(Arc<TieredCache>, Duration)> {
+        let state = self.0.lock();
+        let is_open = state.is_open() && state.block_tokens == block_size;
+        let cache = is_open.then(|| state.cache.upgrade()).flatten()?;
+        Some((cache, state.block_prefill))
     }
 
     /// Takes note of what the tiers hold.

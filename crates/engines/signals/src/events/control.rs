@@ -52,6 +52,11 @@ impl View<'_> {
     pub fn blocks(&self) -> impl Iterator<Item = (SequenceHash, Medium)> {
         self.closure.blocks()
     }
+
+    /// Where a block is, if the sink knows it.
+    pub fn medium(&self, hash: SequenceHash) -> Option<Medium> {
+        self.closure.medium(hash)
+    }
 }
 
 impl Control {

@@ -19,6 +19,8 @@ async fn a_look_sees_parents_first() {
     let bed = standing(3).await;
     let look = bed.control.look(|view| {
         let blocks: Vec<SequenceHash> = view.blocks().map(|(hash, _)| hash).collect();
+        let found = view.blocks().all(|(hash, medium)| view.medium(hash) == Some(medium));
+        assert!(found && view.medium(SequenceHash(0)).is_none());
         (view.generation, view.known, blocks)
     });
     let (generation, known, blocks) = look.await.expect("it runs");
