@@ -85,16 +85,18 @@ impl Serving {
 
     /// Answers one request; gives the connection back where it can be used again.
     async fn answer(&self, mut exchange: Exchange) -> Option<ReusedHttpStream> {
+        // A read of the metrics would show itself, and a model that nobody uses never seem idle.
+        let is_counted = !self.is_probe(&exchange);
         match self {
             Self::Standalone(service) => {
-                let _running = service.enter();
-                service.handle(&mut exchange).await;
+                let _running = is_counted.then(|| service.enter());
+                service.handle(&mut exchange, is_counted).await;
                 exchange.finish().await
             }
             Self::Sidecar { sidecar, rank } => {
-                let _running = sidecar.enter();
+                let _running = is_counted.then(|| sidecar.enter());
                 // In place it would take 28 KB of every connection, those of a fleet's proxy too.
-                Box::pin(sidecar.handle(&mut exchange, *rank)).await;
+                Box::pin(sidecar.handle(&mut exchange, *rank, is_counted)).await;
                 exchange.finish().await
             }
         }

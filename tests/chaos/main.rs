@@ -185,9 +185,8 @@ async fn converged(fleet: &Fleet) {
         for backend in fleet.ready_proxies() {
             let page = backend.client.get("/metrics").await.body;
             let page = String::from_utf8(page.to_vec()).unwrap();
-            // The request for the page is one of those that run.
-            let running = value(&page, "stator_proxy_requests_running") <= 1.0;
-            all &= running && value(&page, "stator_proxy_workers") == AGENTS as f64;
+            let is_idle = value(&page, "stator_proxy_requests_running") == 0.0;
+            all &= is_idle && value(&page, "stator_proxy_workers") == AGENTS as f64;
         }
         if all && fleet.ready_proxies().len() == PROXIES.len() {
             return;

@@ -126,8 +126,8 @@ impl Sidecar {
         RunningRequest(self)
     }
 
-    /// Answers one request, whatever it is, that came in on the port of `rank`.
-    pub(crate) async fn handle(&self, exchange: &mut Exchange, rank: usize) {
+    /// Answers one request, whatever it is, that came in on the port of `rank`. Probes are not counted.
+    pub(crate) async fn handle(&self, exchange: &mut Exchange, rank: usize, is_counted: bool) {
         let started = Instant::now();
         let span = trace::request(exchange);
         let answered = self.answer(exchange, rank, started).instrument(span.clone());
@@ -140,7 +140,9 @@ impl Sidecar {
                 error.status.as_u16()
             }
         };
-        self.metrics.requests.get_or_create(&Outcome { way, status }).inc();
+        if is_counted {
+            self.metrics.requests.get_or_create(&Outcome { way, status }).inc();
+        }
         trace::ended(&span, started.elapsed());
         let seconds = started.elapsed().as_secs_f64();
         let request_id = exchange.request_id();

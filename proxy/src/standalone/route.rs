@@ -111,6 +111,11 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// Whether a request of this route asks how the process does.
+    pub(crate) fn is_probe(&self) -> bool {
+        matches!(self, Self::Health | Self::Live | Self::Metrics)
+    }
+
     /// The route's name in metrics: few values, whatever clients send.
     pub(crate) fn label(&self) -> &'static str {
         match self {

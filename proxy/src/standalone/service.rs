@@ -118,8 +118,7 @@ impl Service {
 
     /// Whether a request asks how the process does.
     pub(crate) fn is_probe(exchange: &Exchange) -> bool {
-        let route = Route::find(exchange.method(), exchange.path());
-        matches!(route, Ok(Route::Health | Route::Live | Route::Metrics))
+        Route::find(exchange.method(), exchange.path()).is_ok_and(|route| route.is_probe())
     }
 
     /// Counts one more running request.
@@ -133,8 +132,9 @@ impl Service {
         self.metrics.requests_running.get()
     }
 
-    /// Answers one request, whatever it is.
-    pub(crate) async fn handle(&self, exchange: &mut Exchange) {
+    /// Answers one request, whatever it is. Probes are not counted: they ask often, and "not ready" is
+    /// an answer.
+    pub(crate) async fn handle(&self, exchange: &mut Exchange, is_counted: bool) {
         let started = Instant::now();
         exchange.allow_origin(self.settings.origins.allowed(&exchange.request().headers));
         let (route, outcome) = self.answer(exchange).await;
@@ -148,14 +148,13 @@ impl Service {
                 exchange.status().unwrap_or(error.status).as_u16()
             }
         };
-        if status == STATUS_GONE {
-            self.metrics.hang_ups.inc();
-        }
-        self.metrics.requests.get_or_create(&Outcome { route, status }).inc();
         let seconds = started.elapsed().as_secs_f64();
         let request_id = exchange.request_id();
-        // Probes ask often, and "not ready" is an answer.
-        if status >= 500 && route != Route::Health.label() {
+        if is_counted {
+            self.metrics.hang_ups.inc_by(u64::from(status == STATUS_GONE));
+            self.metrics.requests.get_or_create(&Outcome { route, status }).inc();
+        }
+        if status >= 500 && is_counted {
             tracing::warn!(request_id, route, status, seconds, "request failed");
         } else {
             tracing::debug!(request_id, route, status, seconds, "request");

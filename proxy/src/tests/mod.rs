@@ -1,6 +1,7 @@
 //! The whole proxy over scripted agents: who is asked, and what exactly they are told.
 
 pub(crate) mod bed;
+mod probes;
 mod tenants;
 
 use bed::Bed;
