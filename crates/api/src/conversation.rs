@@ -81,3 +81,31 @@ pub struct Message<'a> {
     /// and whatever a template knows.
     pub extra: Vec<(Cow<'a, str>, Json<'a>)>,
 }
+
+/// Parts of an assistant's turn, which become one message.
+#[derive(Default)]
+pub(crate) struct AssistantTurn<'a> {
+    pub(crate) texts: Vec<Cow<'a, str>>,
+    pub(crate) thoughts: String,
+    /// Calls of tools in OpenAI's form.
+    pub(crate) calls: Vec<Json<'a>>,
+}
+
+impl<'a> From<AssistantTurn<'a>> for Message<'a> {
+    fn from(AssistantTurn { mut texts, thoughts, calls }: AssistantTurn<'a>) -> Self {
+        let content = match texts.len() {
+            0 if !calls.is_empty() => Content::Null,
+            0 => Content::Text("".into()),
+            1 => Content::Text(texts.remove(0)),
+            _ => Content::Parts(texts),
+        };
+        let mut extra = Vec::new();
+        if !thoughts.is_empty() {
+            extra.push(("reasoning_content".into(), Json::Str(thoughts.into())));
+        }
+        if !calls.is_empty() {
+            extra.push(("tool_calls".into(), Json::Array(calls)));
+        }
+        Self { role: Role::Assistant, content, extra }
+    }
+}

@@ -1,7 +1,7 @@
 //! Content blocks of the Messages API, as messages of a chat.
 
 use super::tools::MessageTools;
-use crate::conversation::{Content, Message, Role};
+use crate::conversation::{AssistantTurn, Content, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -110,39 +110,26 @@ fn push_assistant<'a>(
     path: JsonPath<'_>,
     messages: &mut Vec<Message<'a>>,
 ) -> Result<(), ApiError> {
-    let (mut texts, mut thoughts, mut calls) = (Vec::new(), String::new(), Vec::new());
+    let mut turn = AssistantTurn::default();
     for (at, item) in items.into_iter().enumerate() {
         let path = JsonPath::Item(&path, at);
         let mut block = Members::of(item, path)?;
         match &*block.required_text("type")? {
-            "text" => texts.push(text(&mut block)?),
+            "text" => turn.texts.push(text(&mut block)?),
             "thinking" => {
-                thoughts.push_str(&block.required_text("thinking")?);
+                turn.thoughts.push_str(&block.required_text("thinking")?);
                 // It proves to Anthropic that the thoughts are the model's own; a template takes
                 // thoughts from anybody.
                 block.text("signature")?;
             }
             // Nobody but Anthropic can read these.
             "redacted_thinking" => block.ignore("data"),
-            "tool_use" => calls.push(call(&mut block)?),
+            "tool_use" => turn.calls.push(call(&mut block)?),
             kind => return Err(unsupported(&path, kind)),
         }
         block.refuse_rest()?;
     }
-    let mut extra = Vec::new();
-    if !thoughts.is_empty() {
-        extra.push(("reasoning_content".into(), Json::Str(thoughts.into())));
-    }
-    let content = match texts.len() {
-        0 if !calls.is_empty() => Content::Null,
-        0 => Content::Text("".into()),
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
-    };
-    if !calls.is_empty() {
-        extra.push(("tool_calls".into(), Json::Array(calls)));
-    }
-    messages.push(Message { role: Role::Assistant, content, extra });
+    messages.push(turn.into());
     Ok(())
 }
 

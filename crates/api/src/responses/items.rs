@@ -1,19 +1,11 @@
 //! Items of the Responses API, as messages of a chat.
 
 use super::call_form::{custom_arguments, joined};
-use crate::conversation::{Content, Message, Role};
+use crate::conversation::{AssistantTurn, Content, Message, Role};
 use crate::json::Json;
 use crate::openai::ApiError;
 use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
-
-/// Items of an assistant's turn that becomes one message.
-#[derive(Default)]
-struct AssistantTurn<'a> {
-    texts: Vec<Cow<'a, str>>,
-    thoughts: String,
-    calls: Vec<Json<'a>>,
-}
 
 /// Messages under construction.
 pub(super) struct ItemReader<'a> {
@@ -157,21 +149,7 @@ impl<'a> ItemReader<'a> {
 
     /// Ends the assistant's turn: what follows is somebody else's.
     fn close(&mut self) {
-        let Some(AssistantTurn { mut texts, thoughts, calls }) = self.turn.take() else { return };
-        let mut extra = Vec::new();
-        if !thoughts.is_empty() {
-            extra.push(("reasoning_content".into(), Json::Str(thoughts.into())));
-        }
-        let content = match texts.len() {
-            0 if !calls.is_empty() => Content::Null,
-            0 => Content::Text("".into()),
-            1 => Content::Text(texts.remove(0)),
-            _ => Content::Parts(texts),
-        };
-        if !calls.is_empty() {
-            extra.push(("tool_calls".into(), Json::Array(calls)));
-        }
-        self.messages.push(Message { role: Role::Assistant, content, extra });
+        self.messages.extend(self.turn.take().map(Message::from));
     }
 }
 
