@@ -65,50 +65,32 @@ impl OperatorMetrics {
             review_durations: Family::new_with_constructor(durations),
         };
         let registry = registry.sub_registry_with_prefix("stator_operator");
-        registry.register(
-            "reconcile",
-            "Looks at a document and its objects",
-            metrics.passes.clone(),
-        );
-        registry.register(
-            "reconcile_errors",
-            "Looks at a document with a step that failed",
-            metrics.failures.clone(),
-        );
-        registry.register_with_unit(
-            "reconcile_duration",
-            "Time of a look at a document, with its steps",
-            Unit::Seconds,
-            metrics.durations.clone(),
-        );
+        for (name, help, counter) in [
+            ("reconcile", "Looks at a document and its objects", &metrics.passes),
+            ("reconcile_errors", "Looks at a document with a step that failed", &metrics.failures),
+            (
+                "edits_undone",
+                "Objects that somebody else changed, and that were set again",
+                &metrics.edits,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+        for (name, help, counter) in [
+            ("webhook_requests", "Reviews", &metrics.reviews),
+            ("webhook_denials", "Documents that were refused", &metrics.denials),
+            ("webhook_errors", "Reviews that could not be read in time", &metrics.errors),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         registry.register("resources", "Documents that are operated", metrics.documents.clone());
-        registry.register(
-            "edits_undone",
-            "Objects that somebody else changed, and that were set again",
-            metrics.edits.clone(),
-        );
-        registry.register(
-            "leading",
-            "Whether this replica operates the namespace, 1 or 0",
-            metrics.leading.clone(),
-        );
-        registry.register("webhook_requests", "Reviews", metrics.reviews.clone());
-        registry.register(
-            "webhook_denials",
-            "Documents that were refused",
-            metrics.denials.clone(),
-        );
-        registry.register(
-            "webhook_errors",
-            "Reviews that could not be read in time",
-            metrics.errors.clone(),
-        );
-        registry.register_with_unit(
-            "webhook_duration",
-            "Time of a review",
-            Unit::Seconds,
-            metrics.review_durations.clone(),
-        );
+        let help = "Whether this replica operates the namespace, 1 or 0";
+        registry.register("leading", help, metrics.leading.clone());
+        let help = "Time of a look at a document, with its steps";
+        let seconds = metrics.durations.clone();
+        registry.register_with_unit("reconcile_duration", help, Unit::Seconds, seconds);
+        let seconds = metrics.review_durations.clone();
+        registry.register_with_unit("webhook_duration", "Time of a review", Unit::Seconds, seconds);
         metrics
     }
 
