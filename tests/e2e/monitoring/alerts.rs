@@ -16,7 +16,7 @@ const MINUTES: u32 = 70;
 type FiringSeries = (&'static str, f64, f64);
 
 /// Alerts, and series on which each fires.
-const FIRES: [(&str, &[FiringSeries]); 23] = [
+const FIRES: [(&str, &[FiringSeries]); 28] = [
     (
         "StatorRequestsFail",
         &[
@@ -85,6 +85,31 @@ const FIRES: [(&str, &[FiringSeries]); 23] = [
         &[
             ("stator_planner_wanted_replicas{role=\"decode\"}", 3.0, 0.0),
             ("stator_planner_ordered_replicas{role=\"decode\"}", 2.0, 0.0),
+        ],
+    ),
+    ("StatorOperatorFails", &[("stator_operator_reconcile_errors_total{kind=\"a\"}", 0.0, 1.0)]),
+    (
+        "StatorOperatorLeaderless",
+        &[
+            ("stator_operator_leading{namespace=\"a\",pod=\"1\"}", 0.0, 0.0),
+            ("stator_operator_leading{namespace=\"a\",pod=\"2\"}", 0.0, 0.0),
+            ("stator_operator_leading{namespace=\"b\",pod=\"1\"}", 1.0, 0.0),
+        ],
+    ),
+    (
+        "StatorOperatorOverruled",
+        &[("stator_operator_edits_undone_total{kind=\"Service\"}", 0.0, 1.0)],
+    ),
+    (
+        "StatorWebhookErrors",
+        &[("stator_operator_webhook_errors_total{webhook=\"validate\"}", 0.0, 1.0)],
+    ),
+    (
+        "StatorWebhookSlow",
+        &[
+            ("stator_operator_webhook_duration_seconds_bucket{le=\"2.187\"}", 0.0, 0.0),
+            ("stator_operator_webhook_duration_seconds_bucket{le=\"6.561\"}", 0.0, 60.0),
+            ("stator_operator_webhook_duration_seconds_bucket{le=\"+Inf\"}", 0.0, 60.0),
         ],
     ),
 ];

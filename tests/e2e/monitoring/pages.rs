@@ -1,10 +1,13 @@
-//! Metrics pages of real processes: a proxy, an agent with KV tiers, a planner and a picker.
+//! Metrics pages of real processes: a proxy, an agent with KV tiers, a planner, a picker, and an
+//! operator where there is an API server.
 
 use super::promql::ScrapedPage;
+use crate::operator::serve::{Bed, GRAPH};
 use crate::support::{MODEL, chat, ready};
 use serde_json::Value;
 use stator_tests::engine::Engine;
 use stator_tests::http::Client;
+use stator_tests::kube::Cluster;
 use stator_tests::picker::{EndpointsFile, Picker};
 use stator_tests::process::Process;
 use stator_tests::soon;
@@ -15,6 +18,7 @@ pub(super) struct Fleet {
     _processes: Vec<Process>,
     _engines: Vec<Engine>,
     _picker: (Picker, EndpointsFile),
+    _operator: Option<Bed>,
     proxy: Client,
     /// Requests so far.
     served: u32,
@@ -30,6 +34,20 @@ async fn page(side: &Client) -> String {
     let page = side.get("/metrics").await;
     assert_eq!(page.status, 200);
     String::from_utf8(page.body.to_vec()).unwrap()
+}
+
+/// An operator with a graph.
+async fn operator() -> Option<Bed> {
+    let bed = Bed::new(Cluster::shared().await?).await;
+    bed.namespace.apply(serde_yaml_ng::from_str(GRAPH).unwrap()).await;
+    let side = Client::new(bed.side);
+    soon("a graph that is operated", async {
+        while !page(&side).await.contains("stator_operator_reconcile_total{") {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    Some(bed)
 }
 
 impl Fleet {
@@ -51,11 +69,14 @@ impl Fleet {
         let flag = format!("--endpoints-file={}", file.path().display());
         let picker = Picker::start(&[&flag, "--secure-serving=false"]).await;
         sides.push(("epp", Client::new(picker.side.address())));
+        let operator = operator().await;
+        sides.extend(operator.iter().map(|operator| ("operator", Client::new(operator.side))));
         Self {
             _home: home,
             _processes: vec![agent, proxy, planner],
             _engines: engines,
             _picker: (picker, file),
+            _operator: operator,
             proxy: client,
             served: 0,
             sides,

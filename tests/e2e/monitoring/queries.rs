@@ -83,8 +83,14 @@ impl Registered {
     /// its room's prefix, whose unit may be said apart.
     fn has(&self, name: &str) -> bool {
         let family = ENDS.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        let rooms =
-            ["stator_proxy_", "stator_agent_", "stator_planner_", "stator_kv_", "stator_epp_"];
+        let rooms = [
+            "stator_proxy_",
+            "stator_agent_",
+            "stator_planner_",
+            "stator_operator_",
+            "stator_kv_",
+            "stator_epp_",
+        ];
         let part = rooms.iter().find_map(|room| family.strip_prefix(room)).unwrap_or(family);
         let units = ["_seconds", "_bytes"];
         let bare = units.iter().find_map(|unit| part.strip_suffix(unit)).unwrap_or(part);

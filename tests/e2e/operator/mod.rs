@@ -5,7 +5,7 @@ mod definitions;
 mod golden;
 mod models;
 mod request;
-mod serve;
+pub(crate) mod serve;
 mod webhooks;
 
 use serde::Deserialize as _;

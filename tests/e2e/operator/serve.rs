@@ -6,18 +6,21 @@ use serde_json::{Value, json};
 use stator_tests::kube::{Cluster, Namespace};
 use stator_tests::kube_objects::reference;
 use stator_tests::process::Process;
+use std::net::SocketAddr;
 
 const MANIFEST: &str = include_str!("../../../manifests/operator/operator.yaml");
-const GRAPH: &str = include_str!("../../../manifests/operator/graphs/simulated.yaml");
+pub(crate) const GRAPH: &str = include_str!("../../../manifests/operator/graphs/simulated.yaml");
 
 /// A namespace with an operator that has the rights of the manifest, and no more.
-pub(super) struct Bed {
-    pub(super) namespace: Namespace,
+pub(crate) struct Bed {
+    pub(crate) namespace: Namespace,
+    /// Address of its metrics.
+    pub(crate) side: SocketAddr,
     process: Process,
 }
 
 impl Bed {
-    pub(super) async fn new(cluster: &Cluster) -> Self {
+    pub(crate) async fn new(cluster: &Cluster) -> Self {
         for definition in operator(&["crds"]) {
             cluster.define(&serde_yaml_ng::to_string(&definition).unwrap()).await;
         }
@@ -29,8 +32,10 @@ impl Bed {
             namespace.apply(object).await;
         }
         let mut process = replica(cluster, &namespace).await;
+        let listening = process.event("side server listening").await;
         process.event("operating").await;
-        Self { namespace, process }
+        let side = listening["address"].as_str().unwrap().parse().unwrap();
+        Self { namespace, side, process }
     }
 
     /// Another replica of the operator.
