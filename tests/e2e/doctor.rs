@@ -15,7 +15,12 @@ async fn examine(args: &[&str]) -> (i32, Value) {
     let mut command = Command::new(binary());
     let output = command.arg("doctor").args(args).arg("--json").output().await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let report: Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    for finding in report["findings"].as_array().unwrap() {
+        let is_fine = finding["severity"] == "fine";
+        assert!(is_fine || finding["advice"] != "", "{finding:#} says nothing to do");
+    }
     (output.status.code().unwrap(), report)
 }
 

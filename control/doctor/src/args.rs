@@ -103,4 +103,6 @@ pub enum RoleName {
     Epp,
     /// `stator operator`.
     Operator,
+    /// `stator planner`.
+    Planner,
 }

@@ -7,8 +7,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Manifests with roles.
-const MANIFESTS: [&str; 3] = [
+const MANIFESTS: [&str; 4] = [
     include_str!("../../../manifests/agents/role.yaml"),
+    include_str!("../../../manifests/agents/components/planner/planner.yaml"),
     include_str!("../../../manifests/epp/base/role.yaml"),
     include_str!("../../../manifests/operator/operator.yaml"),
 ];
@@ -23,13 +24,14 @@ const INSTALLED: [(&str, &[&str]); 5] = [
 ];
 
 impl RoleName {
-    /// Name of its role in the manifests.
-    fn manifest_name(self) -> &'static str {
+    /// Names of its roles in the manifests.
+    fn manifest_names(self) -> &'static [&'static str] {
         match self {
-            Self::Agent => "stator-agent",
-            Self::Proxy => "stator-proxy",
-            Self::Epp => "stator-epp",
-            Self::Operator => "stator-operator",
+            Self::Agent => &["stator-agent"],
+            Self::Proxy => &["stator-proxy"],
+            Self::Epp => &["stator-epp"],
+            Self::Operator => &["stator-operator"],
+            Self::Planner => &["stator-proxy", "stator-planner-scale"],
         }
     }
 }
@@ -39,12 +41,12 @@ pub(crate) fn needed(roles: &[RoleName]) -> BTreeSet<Right> {
     if roles.is_empty() {
         return installed().collect();
     }
-    let names: Vec<_> = roles.iter().map(|role| role.manifest_name()).collect();
+    let names: Vec<_> = roles.iter().flat_map(|role| role.manifest_names()).collect();
     let documents = MANIFESTS.iter().flat_map(|text| serde_yaml_ng::Deserializer::from_str(text));
     let objects = documents.map(|one| Value::deserialize(one).expect("a manifest of ours is YAML"));
     let is_role = |object: &Value| {
         matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))
-            && object["metadata"]["name"].as_str().is_some_and(|name| names.contains(&name))
+            && object["metadata"]["name"].as_str().is_some_and(|name| names.contains(&&name))
     };
     objects.filter(is_role).flat_map(|role| rights(&role)).collect()
 }
@@ -95,6 +97,10 @@ mod tests {
         has(RoleName::Proxy, "watch", "", "pods");
         has(RoleName::Epp, "list", "inference.networking.k8s.io", "inferencepools");
         has(RoleName::Operator, "create", "apps", "deployments");
+        has(RoleName::Planner, "watch", "", "pods");
+        let scale =
+            Right { name: "stator-decode".into(), ..right("update", "apps", "deployments/scale") };
+        assert!(needed(&[RoleName::Planner]).contains(&scale));
     }
 
     #[test]

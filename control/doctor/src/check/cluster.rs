@@ -105,7 +105,10 @@ fn namespace(cluster: &ClusterFacts) -> Finding {
             let advice = format!("`kubectl create namespace {name}`");
             Finding::wrong("namespace", format!("{name} is not there"), advice)
         }
-        None => Finding::note("namespace", format!("{name} cannot be looked at"), ""),
+        None => {
+            let says = format!("{name} cannot be looked at");
+            Finding::note("namespace", says, "ask as somebody who may get namespaces")
+        }
     }
 }
 

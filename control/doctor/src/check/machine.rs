@@ -49,8 +49,12 @@ fn gpu(gpus: &GpuFacts, serves: bool) -> Finding {
             ),
         };
     };
-    let (count, model) = (gpus.models.len(), gpus.models.first().map_or("unknown", |of| of));
-    let says = format!("{count} ({model}), driver {driver}");
+    let Some(model) = gpus.models.first() else {
+        let says = format!("driver {driver} shows no GPU, of {} on the bus", gpus.on_bus);
+        let advice = "`dmesg | grep -i -e nvrm -e xid` says why; a GPU that fell off the bus needs a restart";
+        return Finding::wrong("gpu", says, advice);
+    };
+    let says = format!("{} ({model}), driver {driver}", gpus.models.len());
     if let Some(error) = &gpus.device_error {
         let says = format!("{says}, but /dev/nvidiactl: {error}");
         return Finding::wrong("gpu", says, "let this user open /dev/nvidia*, or ask for the GPU");
@@ -156,7 +160,14 @@ fn huge_pages(pages: &HugePageFacts) -> Vec<Finding> {
             "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled` on the host",
         ),
         Some(choice) => Finding::fine("hugepages", format!("transparent huge pages: {choice}")),
-        None => Finding::note("hugepages", "the kernel tells nothing of huge pages", ""),
+        None => {
+            let says = "the kernel tells nothing of huge pages";
+            Finding::note(
+                "hugepages",
+                says,
+                "mount /sys, or use a kernel with transparent huge pages",
+            )
+        }
     });
     if pages.reserved_free_bytes > 0 {
         let size = bytes(pages.reserved_free_bytes);
@@ -216,6 +227,7 @@ mod tests {
         assert_eq!(gpu(&h100(), true).says, "2 (NVIDIA H100), driver 580.95.05");
         assert_eq!(gpus(|_| {}), Fine);
         assert_eq!(gpus(|of| of.driver = None), Wrong);
+        assert_eq!(gpus(|of| of.models.clear()), Wrong);
         assert_eq!(gpus(|of| of.device_error = Some("denied".into())), Wrong);
         assert_eq!(gpus(|of| of.has_library = false), Wrong);
         assert_eq!(gpus(|of| of.driver = Some("470.1".into())), Wrong);
