@@ -78,6 +78,8 @@ pub enum Resources {
     CertManager,
     /// `ScaledObject` of KEDA.
     Keda,
+    /// `LeaderWorkerSet`.
+    LeaderWorkerSet,
 }
 
 impl Resources {
@@ -90,6 +92,7 @@ impl Resources {
             Self::Monitoring => "crds/monitoring",
             Self::CertManager => "crds/cert-manager",
             Self::Keda => "crds/keda",
+            Self::LeaderWorkerSet => "crds/lws",
         }
     }
 }

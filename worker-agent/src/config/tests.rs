@@ -196,7 +196,7 @@ fn an_agent_that_shares_requests_says_where_it_is() {
 fn the_manifests_flags_are_valid() {
     let manifests = [
         include_str!("../../../manifests/agents/agent.yaml"),
-        include_str!("../../../manifests/agents/vllm.yaml"),
+        include_str!("../../../manifests/agents/vllm/deployment.yaml"),
     ];
     for manifest in manifests {
         let words = manifest.lines().filter_map(|line| line.trim_start().strip_prefix("- "));

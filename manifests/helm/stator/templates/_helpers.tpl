@@ -16,6 +16,15 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* The same for one key of a component that has several kinds of pods. Takes: root, component, workers
+     or none. */}}
+{{- define "stator.podSelector" -}}
+{{ include "stator.selector" . }}
+{{- with .workers }}
+stator.dev/workers: {{ . }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of an object. Takes: root, component. */}}
 {{- define "stator.labels" -}}
 {{ include "stator.selector" . }}
@@ -28,10 +37,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* Metadata of an object. Takes: root, component, name. */}}
+{{/* Metadata of an object. Takes: root, component, name, and a namespace or none. */}}
 {{- define "stator.metadata" -}}
 name: {{ .name }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
 labels:
   {{- include "stator.labels" . | nindent 2 }}
 {{- end }}
@@ -63,27 +72,18 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Constraints that spread pods over nodes and zones, as `constraints`. Takes: labels. */}}
-{{- define "stator.spread" -}}
-constraints:
+{{/* Fields of a pod's place: spread over nodes and zones, and where the values say. Takes: root, component,
+     workers or none, of (the values of the component). */}}
+{{- define "stator.place" -}}
+topologySpreadConstraints:
 {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
 - maxSkew: 1
   topologyKey: {{ $key }}
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
     matchLabels:
-      {{- toYaml $.labels | nindent 6 }}
+      {{- include "stator.podSelector" $ | nindent 6 }}
 {{- end }}
-{{- end }}
-
-{{/* Fields of a pod's place. Takes: root, component, of (the values of the component). */}}
-{{- define "stator.place" -}}
-{{- $labels := fromYaml (include "stator.selector" .) }}
-{{- with .workers }}
-{{- $_ := set $labels "stator.dev/workers" . }}
-{{- end }}
-topologySpreadConstraints:
-{{- toYaml (fromYaml (include "stator.spread" (dict "labels" $labels))).constraints | nindent 0 }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -140,6 +140,63 @@ readinessProbe:
 {{- define "stator.peersTlsArgs" -}}
 - --peers-ca-file=/certificates/ca.crt
 - --peers-cert-path=/certificates
+{{- end }}
+
+{{/* Volumes of a container that runs an engine, and their mounts. Takes: the values. */}}
+{{- define "stator.engineMounts" -}}
+- name: cache
+  mountPath: /cache
+- name: tmp
+  mountPath: /tmp
+- name: shm
+  mountPath: /dev/shm
+{{- if .modelClaim }}
+- name: models
+  mountPath: /models
+  readOnly: true
+{{- end }}
+{{- with .volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- define "stator.engineVolumes" -}}
+- name: cache
+  emptyDir: {}
+- name: tmp
+  emptyDir: {}
+- name: shm # ranks of one engine share memory
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ .sharedMemory }}
+{{- with .modelClaim }}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ . }}
+    readOnly: true
+{{- end }}
+{{- with .volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Environment of an engine in a container that cannot write elsewhere. */}}
+{{- define "stator.engineEnv" -}}
+- name: HOME # where engines cache what they compile
+  value: /cache
+- name: TMPDIR # where the engine's sockets are
+  value: /tmp
+{{- end }}
+
+{{/* Settings of a key: the defaults, replaced field by field. Takes: defaults, given. Gives YAML. */}}
+{{- define "stator.settings" -}}
+{{- $of := deepCopy .defaults }}
+{{- range $key, $value := .given }}
+{{- $_ := set $of $key $value }}
+{{- end }}
+{{- with $of.gpus }}
+{{- $_ := set $of.resources "limits" (merge (dict $of.gpuResource .) ($of.resources.limits | default dict)) }}
+{{- end }}
+{{- toYaml $of }}
 {{- end }}
 
 {{/* Name of the secret with a component's certificate. Takes: root, component. */}}
@@ -200,10 +257,7 @@ spec:
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
-      {{- include "stator.selector" . | nindent 6 }}
-      {{- with .workers }}
-      stator.dev/workers: {{ . }}
-      {{- end }}
+      {{- include "stator.podSelector" . | nindent 6 }}
 {{- end }}
 
 {{/* Peers of a network policy: where Prometheus runs. */}}

@@ -4,7 +4,6 @@
 mod bed;
 mod control_plane;
 mod gateway;
-mod manifests;
 mod metrics;
 mod pods;
 mod policies;

@@ -2,6 +2,7 @@
 
 use super::bed::{Fleet, KubeBed, serves};
 use crate::epp::testbed::Bed;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::kube::Cluster;
@@ -69,6 +70,47 @@ async fn one_picker_serves_two_pools_on_two_ports() {
     delete_pool(&bed.fleet, "blue").await;
     bed.serves(&[]).await;
     serves(&green.client(), &others).await;
+}
+
+/// The picker's own namespace gives it the rights of `base`, the other one those of
+/// `further-namespace`; it may read nothing else in either.
+#[tokio::test]
+async fn one_picker_serves_pools_of_two_namespaces_that_let_it() {
+    let Some(fleet) = Fleet::start(1, 1).await else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    let further = Fleet::of(cluster, 1, 1).await;
+    for fleet in [&fleet, &further] {
+        fleet.apply_pool("pool", "engine").await;
+        fleet.add(0, "engine").await;
+    }
+    let home = fleet.namespace.name.clone();
+    let roles = [
+        (&fleet, include_str!("../../../../manifests/epp/base/role.yaml")),
+        (&further, include_str!("../../../../manifests/epp/further-namespace/role.yaml")),
+    ];
+    for (fleet, text) in roles {
+        for document in serde_yaml_ng::Deserializer::from_str(text) {
+            let mut object = Value::deserialize(document).expect("the manifest is YAML");
+            if object["kind"] == "RoleBinding" {
+                object["subjects"][0]["namespace"] = json!(home);
+            }
+            fleet.namespace.apply(object).await;
+        }
+    }
+    let mut flags = fleet.flags("pool");
+    flags.push(format!("--pool={}/pool=0", further.namespace.name));
+    let kubeconfig = cluster.kubeconfig_for(&home, "stator-epp").await;
+    let Some(bed) = KubeBed::with(fleet, &kubeconfig, flags).await else { return };
+    let settings = EnvoySettings::new(bed.picker.pools[1]);
+    let Some(other) = Envoy::start(&settings).await else { return };
+    bed.serves(&[0]).await;
+    serves(&other.client(), &[further.address(0)]).await;
+    let api = cluster.api_for(&home, "stator-epp").await;
+    for namespace in [&home, &further.namespace.name] {
+        let path = format!("/api/v1/namespaces/{namespace}/secrets");
+        let reply = api.send(hyper::Method::GET, &path, "application/json", "").await;
+        assert_eq!(reply.status, hyper::StatusCode::FORBIDDEN, "{namespace}");
+    }
 }
 
 #[tokio::test]
