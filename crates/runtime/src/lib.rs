@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod admin;
 pub mod config;
+pub mod date;
 pub mod dial;
 mod guests;
 pub mod lane;

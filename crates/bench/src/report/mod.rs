@@ -1,7 +1,6 @@
 //! Results of a measurement, as one value from which every form of report is made.
 
 pub mod compare;
-mod date;
 pub mod html;
 pub mod json;
 pub mod table;
@@ -11,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stator_runtime::date::rfc3339;
 
 use crate::args::{LoadArgs, ObjectiveArgs};
 use crate::histogram::Summary;
@@ -197,7 +197,7 @@ impl Report {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             label: args.output.label.clone(),
-            started_at: date::rfc3339(started_at),
+            started_at: rfc3339(started_at),
             model,
             config: serde_json::to_value(args).unwrap_or_default(),
             open_loop: args.pace.rate.is_some() || args.trace.trace.is_some(),

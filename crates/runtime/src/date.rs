@@ -1,4 +1,4 @@
-//! Dates in reports.
+//! Dates in texts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 ///
 /// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for
 /// dates from 1970 on.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
