@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 const AGENTS: [(&str, &[&str]); 6] = [
     ("agent.yaml", &[]),
     ("agent.yaml", &["planner"]),
-    ("agent.yaml", &["planner", "tls", "zmq"]),
+    ("agent.yaml", &["planner", "https", "tls", "zmq"]),
     ("vllm", &["planner", "tls", "zmq"]),
     ("roles", &["planner", "tls", "zmq"]),
     ("leader-worker-set.yaml", &["tls"]),

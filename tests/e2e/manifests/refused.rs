@@ -38,6 +38,7 @@ fn an_error_names_the_key() {
         ("epp.modelServers.a.connector=nixl", "/epp/modelServers/a/connector"),
         ("epp.furtherPools[0].name=x", "missing properties 'namespace', 'port'"),
         ("operator.certManager.issuer.kind=Secret", "/operator/certManager/issuer/kind"),
+        ("proxy.certManager.enabled=true", "/proxy/certManager/issuer/name"),
         ("planner.enabled=true", "/planner/models"),
         ("planner.scale.decode=x", "/planner/scale/decode"),
         ("requestTls.certManager.issuer.kind=Secret", "/requestTls/certManager/issuer/kind"),

@@ -204,6 +204,15 @@ readinessProbe:
 {{- index .root.Values.requestTls.secrets .component | default (printf "%s-%s-tls" (include "stator.fullname" .root) .component) }}
 {{- end }}
 
+{{/* Name of the secret with the certificate that clients see; empty without one. */}}
+{{- define "stator.proxyTlsSecret" -}}
+{{- if .Values.proxy.certManager.enabled }}
+{{- printf "%s-proxy-api-tls" (include "stator.fullname" .) }}
+{{- else }}
+{{- .Values.proxy.tlsSecret }}
+{{- end }}
+{{- end }}
+
 {{/* Rules of a role of the plain manifests, so that both give the same rights. Takes: root, file, role. */}}
 {{- define "stator.rules" -}}
 {{- $role := .role }}
