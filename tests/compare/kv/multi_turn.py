@@ -199,13 +199,13 @@ class Engine:
         return tokens, first, cached
 
 
-def converse(engine, at_a_time):
+def converse(engine, users, at_a_time):
     chance = random.Random(1)
     words = lambda count: [chance.randrange(100, 8000) for _ in range(count)]
-    said = [words(FIRST) for _ in range(USERS)]
-    further = [[words(MORE) for _ in range(TURNS)] for _ in range(USERS)]
-    order = [(turn, user) for turn in range(TURNS) for user in chance.sample(range(USERS), USERS)]
-    done = [[threading.Event() for _ in range(TURNS)] for _ in range(USERS)]
+    said = [words(FIRST) for _ in range(users)]
+    further = [[words(MORE) for _ in range(TURNS)] for _ in range(users)]
+    order = [(turn, user) for turn in range(TURNS) for user in chance.sample(range(users), users)]
+    done = [[threading.Event() for _ in range(TURNS)] for _ in range(users)]
     todo, results = queue.SimpleQueue(), []
     for item in order:
         todo.put(item)
@@ -230,7 +230,7 @@ def converse(engine, at_a_time):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == USERS * TURNS, f"{len(results)} answers"
+    assert len(results) == users * TURNS, f"{len(results)} answers"
     digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
     first = [first * 1e3 for _, first, _, _ in results]
     late = [first * 1e3 for turn, first, _, _ in results if turn >= TURNS - 3]
@@ -256,6 +256,7 @@ def main():
     options.add_argument("--model", required=True)
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--at-a-time", type=int, default=4)
+    options.add_argument("--users", type=int, default=USERS, help="fewer have room on the device for more of their KV")
     options.add_argument("--only", nargs="+", help="configurations")
     options.add_argument("--folder", help="folder on the disk that tiers are to use")
     args = options.parse_args()
@@ -269,7 +270,7 @@ def main():
     for _ in range(args.repetitions):
         for name in args.only:
             with Engine(args, name) as engine:
-                run = converse(engine, args.at_a_time)
+                run = converse(engine, args.users, args.at_a_time)
                 if name == "none":
                     worth.append(break_even(engine))
             runs[name].append(run)
