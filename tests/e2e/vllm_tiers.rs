@@ -2,6 +2,7 @@
 
 use crate::agents::{Agent, PLANES, answer, completed, completion, completion_by, hashes, tokens};
 use crate::kv_peers::ask_near;
+use crate::lifecycle::gauge;
 use serde_json::json;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -72,6 +73,36 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     let agent = Agent::ready(Engine::Vllm, start()).await;
     finds_again(&agent.engine, &prompt, &expected).await;
     assert!(hits_below(&agent).await >= (LONG / BLOCK_SIZE) as f64);
+}
+
+/// All blocks of a prompt come from the disk before the engine has looked at the request. Returns the
+/// answer, and the tokens of the prompt that were cached.
+pub(crate) async fn the_disk_is_read_while_the_engine_computes(
+    agent: &mut Agent,
+    asked: (&[u32], u32),
+) -> (Vec<u32>, usize) {
+    let read = "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"done\"}";
+    let (blocks, before) = (asked.0.len() / BLOCK_SIZE, agent.metric(read).await);
+    let on_disk: HashSet<_> = hashes(asked.0).into_iter().collect();
+    soon("an engine that finds the disk", async {
+        while !published(agent, Medium::Disk).await.is_superset(&on_disk) {}
+    })
+    .await;
+    // A step that takes long.
+    let core = agent.core();
+    signal(core, "STOP");
+    let metrics = agent.metrics.clone();
+    let come = async {
+        let all = before + blocks as f64;
+        soon("blocks from the disk", async {
+            while gauge(&metrics, read).await.unwrap_or(0.0) < all {}
+        })
+        .await;
+        signal(core, "CONT");
+    };
+    let answered = ask_near(&mut agent.client, agent.worker, asked, &[]);
+    let ((answer, cached), ()) = tokio::join!(answered, come);
+    (answer, cached as usize)
 }
 
 async fn prompts_and_answers_come_back_when_the_engine_forgot_them(agent: &Agent) {
