@@ -144,6 +144,9 @@ pub(crate) struct OutputArgs {
     /// Write the best layout as a DynamoGraphDeployment.
     #[arg(long, value_name = "FILE", env = "STATOR_PLAN_MANIFEST")]
     pub(crate) manifest: Option<PathBuf>,
+    /// Add a planner to the manifest, which scales the workers by the targets.
+    #[arg(long, requires = "manifest", env = "STATOR_PLAN_PLANNER")]
+    pub(crate) planner: bool,
 }
 
 /// Forms of layouts.
@@ -174,7 +177,9 @@ impl PlanArgs {
         let gpu = Gpu::named(&self.gpu);
         if gpu.is_none() {
             let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
-            faults.push(format!("gpu: {:?} is none of {}", self.gpu, known.join(", ")));
+            let (known, nearest) = (known.join(", "), Gpu::nearest(&self.gpu).name);
+            faults
+                .push(format!("gpu: {:?} is none of {known}; the nearest is {nearest}", self.gpu));
         }
         let (traffic, trace) = match self.traffic.read() {
             Ok(read) => read,
@@ -297,3 +302,7 @@ fn folder_name(model: &Path) -> String {
     let name = folder(model).file_name();
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;

@@ -70,6 +70,14 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
+    /// The GPU whose name is most like this one.
+    pub fn nearest(name: &str) -> &'static Self {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        let alike = |gpu: &&Self| strsim::jaro_winkler(gpu.name, &name);
+        let nearest = GPUS.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));
+        nearest.expect("there are GPUs")
+    }
+
     /// This GPU with another memory, bytes, in a server of so many.
     pub fn in_server(self, memory: f64, per_node: u32) -> Self {
         Self { memory, per_node, ..self }
@@ -94,6 +102,13 @@ mod tests {
     fn names_are_found_as_people_write_them() {
         assert_eq!(Gpu::named("H100_SXM").map(|gpu| gpu.name), Some("h100-sxm"));
         assert_eq!(Gpu::named("abacus"), None);
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_leads_to_the_right_one() {
+        for (name, nearest) in [("h1000-sxm", "h100-sxm"), ("L40", "l40s"), ("gb-200", "gb200")] {
+            assert_eq!(Gpu::nearest(name).name, nearest, "{name}");
+        }
     }
 
     #[test]

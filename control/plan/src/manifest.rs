@@ -2,10 +2,14 @@
 
 use crate::engine::EngineKind;
 use crate::layout::{Layout, WorkerGroup};
-use crate::replay::STEP_TOKENS;
+use crate::replay::{STEP_TOKENS, step_times};
 use crate::request::PlanRequest;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
+
+/// Annotation of a graph with the step times of its workers by role, as JSON: its planner forecasts
+/// latencies by them.
+pub const STEP_TIMES: &str = "stator.dev/step-times";
 
 /// A group of workers and what they are for.
 struct Part<'a> {
@@ -122,6 +126,8 @@ pub struct GraphChoices {
     pub model_folder: Option<String>,
     /// Whether simulated workers, which need no GPU, stand in for the engines.
     pub is_simulated: bool,
+    /// Settings of a planner that scales the workers, by Dynamo's names; none for a graph without one.
+    pub planner: Option<Map<String, Value>>,
 }
 
 impl GraphChoices {
@@ -133,6 +139,7 @@ impl GraphChoices {
             image: "my-registry/runtime:my-tag".to_owned(),
             model_folder: None,
             is_simulated: false,
+            planner: None,
         }
     }
 }
@@ -162,12 +169,48 @@ pub fn graph(request: &PlanRequest, layout: &Layout, choices: &GraphChoices) -> 
         let nodes = if choices.is_simulated { 1 } else { nodes };
         components.push(component(name, name, group.count, nodes, container));
     }
+    let mut metadata = json!({ "name": choices.name });
+    if let Some(said) = &choices.planner {
+        let arguments = ["--config".to_owned(), planner_config(request, layout, said).to_string()];
+        let container = json!({
+            "name": "main",
+            "image": choices.image,
+            "command": ["python3", "-m", "dynamo.planner"],
+            "args": arguments,
+        });
+        components.push(component("Planner", "planner", 1, 1, container));
+        metadata["annotations"] = json!({ STEP_TIMES: times(request, layout).to_string() });
+    }
     json!({
         "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
-        "metadata": { "name": choices.name },
+        "metadata": metadata,
         "spec": { "components": components },
     })
+}
+
+/// Settings of a graph's planner: it keeps to the targets of the plan unless it is told otherwise.
+fn planner_config(request: &PlanRequest, layout: &Layout, said: &Map<String, Value>) -> Value {
+    let is_pair = matches!(layout, Layout::Disaggregated { .. });
+    let mut config = json!({
+        "mode": if is_pair { "disagg" } else { "agg" },
+        "model_name": request.model_name,
+        "ttft_ms": request.targets.ttft_s * 1e3,
+        "itl_ms": request.targets.itl_s * 1e3,
+    });
+    for (name, value) in said {
+        config[name] = value.clone();
+    }
+    config
+}
+
+/// Step times of a layout's workers, by role.
+fn times(request: &PlanRequest, layout: &Layout) -> Value {
+    let of = |part: Part<'_>| {
+        let times = serde_json::to_value(step_times(request, part.group));
+        (part.role.unwrap_or("aggregated").to_owned(), times.unwrap_or_default())
+    };
+    Value::Object(parts(layout).into_iter().map(of).collect())
 }
 
 /// Arguments of an engine's module.

@@ -9,6 +9,7 @@ use stator_fleet_model::{
     EngineLimits, FixedWorkload, FleetSettings, PolicyKind, Replay, RoleEngine, RunOutcome, Sides,
     Slo, TierLimits, TimeSummary, Transfer, Violation, Workload, WorkloadError, World,
 };
+use stator_timing::Timing;
 use std::path::Path;
 
 /// Tokens per block of the replay.
@@ -230,12 +231,17 @@ fn step_model<'a>(request: &'a PlanRequest, group: &WorkerGroup) -> StepModel<'a
     request.step_model(group.worker).expect("the search has timed every worker of a layout")
 }
 
-fn engine(request: &PlanRequest, group: &WorkerGroup) -> RoleEngine {
+/// Step times of a group's workers under the requests of a plan.
+pub(crate) fn step_times(request: &PlanRequest, group: &WorkerGroup) -> Timing {
     let traffic = &request.traffic;
     let step = step_model(request, group);
     let context = f64::from(traffic.input_tokens) + f64::from(traffic.output_tokens) / 2.0;
     let prompt = f64::from(traffic.input_tokens - traffic.cached_tokens);
-    let timing = step.timing(f64::from(group.batch_max), context, prompt.max(2.0));
+    step.timing(f64::from(group.batch_max), context, prompt.max(2.0))
+}
+
+fn engine(request: &PlanRequest, group: &WorkerGroup) -> RoleEngine {
+    let timing = step_times(request, group);
     let blocks = group.kv_tokens / u64::from(BLOCK_TOKENS);
     let limits = EngineLimits {
         block_size: BLOCK_TOKENS,

@@ -3,11 +3,13 @@
 use crate::args::PlanArgs;
 use crate::layout::{Candidate, Layout};
 use crate::manifest::{self, GraphChoices};
+use crate::nearest::{nothing_fits, nothing_holds};
 use crate::replay::{ReplayedPlan, replay};
 use crate::report::{PlanReport, html, table};
 use crate::request::PlanRequest;
 use crate::search::{SearchOutcome, TradePoint, search};
 use anyhow::{Context, Result, bail};
+use serde_json::Map;
 use stator_report::{write_json, write_text};
 use std::cmp::Ordering;
 use std::panic::resume_unwind;
@@ -57,7 +59,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         write_text(path, &html::html(&request, plans, &found.front))?;
     }
     if let Some(path) = &args.output.manifest {
-        let graph = manifest::graph(&request, &best.layout, &GraphChoices::of(&request));
+        // The target that takes the plan's own step times.
+        let by_targets = || Map::from_iter([("optimization_target".to_owned(), "sla".into())]);
+        let planner = args.output.planner.then(by_targets);
+        let choices = GraphChoices { planner, ..GraphChoices::of(&request) };
+        let graph = manifest::graph(&request, &best.layout, &choices);
         write_text(path, &serde_yaml_ng::to_string(&graph)?)?;
     }
     Ok(())
@@ -139,54 +145,4 @@ fn better(request: &PlanRequest, a: &ReplayedPlan, b: &ReplayedPlan) -> Ordering
     }
     // Threads end in any order.
     .then_with(|| a.layout.describe().cmp(&b.layout.describe()))
-}
-
-/// Why no layout is left, and the nearest that would work.
-fn nothing_fits(request: &PlanRequest, found: &SearchOutcome) -> String {
-    let (targets, reach) = (&request.targets, &found.reach);
-    let Some(least) = reach.gpus_min else {
-        let gigabytes = request.model.weight_bytes() / 1e9;
-        return format!(
-            "gpus: {} of {} do not hold the model's {gigabytes:.0} GB of weights and the KV of one request",
-            request.gpus, request.gpu.name
-        );
-    };
-    let margin = 1.0 + targets.margin;
-    let mut faults = Vec::new();
-    for (name, target_s, reached_s) in
-        [("ttft_ms", targets.ttft_s, reach.ttft_s), ("itl_ms", targets.itl_s, reach.itl_s)]
-    {
-        let nearest = reached_s * margin * 1e3;
-        if reached_s * margin > target_s {
-            faults.push(format!(
-                "{name}: {:.1} is met by no layout; the nearest is {nearest:.1}, with the margin of {:.0} %",
-                target_s * 1e3,
-                targets.margin * 1e2
-            ));
-        }
-    }
-    if faults.is_empty() {
-        faults.push(match request.traffic.rate {
-            Some(rate) => format!(
-                "rate: {rate} needs more than {} GPUs; the smallest worker has {least}",
-                request.gpus
-            ),
-            None => format!(
-                "ttft_ms and itl_ms: {:.1} and {:.1} are met by no layout together",
-                targets.ttft_s * 1e3,
-                targets.itl_s * 1e3
-            ),
-        });
-    }
-    faults.join("\n")
-}
-
-fn nothing_holds(request: &PlanRequest, nearest: &Candidate) -> String {
-    format!(
-        "attainment_percent: in the replay no layout has {:.0} % of requests within both targets; the \
-         nearest by the closed form is {} with {:.2} requests per second",
-        request.targets.attainment * 1e2,
-        nearest.layout.describe(),
-        nearest.estimate.rate
-    )
 }

@@ -110,6 +110,14 @@ pub(crate) fn convert(document: &Value, wanted: FormVersion) -> Value {
     converted
 }
 
+/// The document with its specification as of `v1beta1`: a cluster that converts nothing stores an older
+/// one as it was written. Its status stays: only the operator writes it.
+pub(crate) fn with_newer_spec(document: &Value) -> Value {
+    let mut converted = convert(document, FormVersion::Beta);
+    converted["status"] = document["status"].clone();
+    converted
+}
+
 /// Converts a part of a document. One that is missing stays away.
 fn convert_part(document: &mut Value, forms: PartForms, wanted: FormVersion) {
     let PartForms { part, annotation, to_beta, to_alpha } = forms;

@@ -69,20 +69,70 @@ fn only(fields: &Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
+/// Fields of requests, in the older version and in the newer. The older version has most of them in a
+/// document of its profiler.
+const REQUEST_FIELDS: [(&str, &str); 13] = [
+    ("profilingConfig.config.sla.ttft", "sla.ttft"),
+    ("profilingConfig.config.sla.itl", "sla.itl"),
+    ("profilingConfig.config.sla.isl", "workload.isl"),
+    ("profilingConfig.config.sla.osl", "workload.osl"),
+    ("profilingConfig.config.deployment.modelCache.pvcName", "modelCache.pvcName"),
+    ("profilingConfig.config.deployment.modelCache.modelPathInPvc", "modelCache.pvcModelPath"),
+    ("profilingConfig.config.deployment.modelCache.pvcMountPath", "modelCache.pvcMountPath"),
+    ("profilingConfig.config.planner", "features.planner"),
+    ("deploymentOverrides.name", "overrides.dgd.metadata.name"),
+    ("deploymentOverrides.labels", "overrides.dgd.metadata.labels"),
+    ("deploymentOverrides.annotations", "overrides.dgd.metadata.annotations"),
+    // The image of the workers, unless the profiler has another.
+    ("deploymentOverrides.workersImage", "image"),
+    ("profilingConfig.profilerImage", "image"),
+];
+
+/// The value of a field, whose name has dots between its parts.
+fn value_at<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let mut parts = path.split('.');
+    let first = fields.get(parts.next()?)?;
+    let value = parts.try_fold(first, |value, part| value.get(part))?;
+    // An empty image is none.
+    (!value.is_null() && value != "").then_some(value)
+}
+
+/// Sets the field; nothing if something else than an object is in the way.
+fn set_at(fields: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => drop(fields.insert(path.to_owned(), value)),
+        Some((first, rest)) => {
+            let inner = fields.entry(first).or_insert_with(|| json!({}));
+            if let Some(inner) = inner.as_object_mut() {
+                set_at(inner, rest, value);
+            }
+        }
+    }
+}
+
 pub(super) fn request_to_beta(spec: &Map<String, Value>) -> Map<String, Value> {
     let mut request = only(spec, &SAME);
-    let image = spec.get("profilingConfig").and_then(|config| config.get("profilerImage"));
-    request.extend(image.map(|image| ("image".to_owned(), image.clone())));
+    for (older, newer) in REQUEST_FIELDS {
+        if let Some(value) = value_at(spec, older) {
+            set_at(&mut request, newer, value.clone());
+        }
+    }
     if spec.get("useMocker") == Some(&Value::Bool(true)) {
-        request.insert("features".to_owned(), json!({ "mocker": { "enabled": true } }));
+        set_at(&mut request, "features.mocker", json!({ "enabled": true }));
     }
     request
 }
 
 pub(super) fn request_to_alpha(spec: &Map<String, Value>) -> Map<String, Value> {
     let mut request = only(spec, &SAME);
-    let image = spec.get("image").cloned().unwrap_or_else(|| "".into());
-    request.insert("profilingConfig".to_owned(), json!({ "profilerImage": image }));
+    // The older version cannot do without.
+    request.insert("profilingConfig".to_owned(), json!({ "profilerImage": "" }));
+    for (older, newer) in REQUEST_FIELDS {
+        let is_other_image = older == "deploymentOverrides.workersImage";
+        if let Some(value) = value_at(spec, newer).filter(|_| !is_other_image) {
+            set_at(&mut request, older, value.clone());
+        }
+    }
     if spec.get("features").is_some_and(|features| features["mocker"]["enabled"] == true) {
         request.insert("useMocker".to_owned(), true.into());
     }

@@ -134,6 +134,19 @@ const REQUEST: &[(&str, &str)] = &[
     ("backend", "\"vllm\""),
     ("features", r#"{"mocker": {"enabled": true}, "planner": {"mode": "agg"}}"#),
     ("sla", r#"{"ttft": 1.5}"#),
+    ("workload", r#"{"isl": 3, "requestRate": 2}"#),
+    ("modelCache", r#"{"pvcName": "c", "pvcModelPath": "p"}"#),
+    ("overrides", r#"{"dgd": {"kind": "DynamoGraphDeployment", "metadata": {"name": "n"}}}"#),
+];
+const OLD_REQUEST: &[(&str, &str)] = &[
+    ("backend", "\"vllm\""),
+    ("useMocker", "true"),
+    ("enableGpuDiscovery", "true"),
+    (
+        "profilingConfig",
+        r#"{"profilerImage": "i", "config": {"sla": {"isl": 3, "ttft": 1.5}, "sweep": {"a": 1}, "planner": {"mode": "agg"}}}"#,
+    ),
+    ("deploymentOverrides", r#"{"name": "n", "labels": {"a": "b"}, "workersImage": "w"}"#),
 ];
 
 /// Fields of a graph's status, in the older version and in the newer.
@@ -200,6 +213,7 @@ proptest! {
         services in proptest::collection::btree_map("[a-c]", fields(SERVICE), 0..3),
         components in proptest::collection::btree_map("[a-c]", fields(COMPONENT), 0..3),
         request in fields(REQUEST),
+        old_request in fields(OLD_REQUEST),
     ) {
         let old = graph(ALPHA, json!({ "services": services }));
         prop_assert_eq!(&convert(&convert(&old, FormVersion::Beta), FormVersion::Alpha), &old);
@@ -212,5 +226,7 @@ proptest! {
         let kind = "DynamoGraphDeploymentRequest";
         let request = json!({ "apiVersion": BETA, "kind": kind, "metadata": {}, "spec": request });
         prop_assert_eq!(&convert(&convert(&request, FormVersion::Alpha), FormVersion::Beta), &request);
+        let old = json!({ "apiVersion": ALPHA, "kind": kind, "metadata": {}, "spec": old_request });
+        prop_assert_eq!(&convert(&convert(&old, FormVersion::Beta), FormVersion::Alpha), &old);
     }
 }

@@ -4,7 +4,11 @@ use super::document::GraphDocument;
 use super::instance::{PLANNER, is_worker};
 use crate::kinds::beta::ComponentType;
 use serde_json::{Map, Value, json};
+use stator_plan::STEP_TIMES;
 
+/// Flags of a planner that take step times, and the roles whose times they take.
+const TIMING_FLAGS: [(&str, &[&str]); 2] =
+    [("--timing", &["aggregated", "decode"]), ("--prefill-timing", &["prefill"])];
 /// Flags that name a worker's model, the best first.
 const MODEL_FLAGS: [&str; 4] = ["--served-model-name", "--model-name", "--model", "--model-path"];
 
@@ -47,12 +51,22 @@ pub(super) fn words(graph: &GraphDocument<'_>) -> Vec<String> {
     let is_pair = scaled.iter().any(|one| one.starts_with("prefill"));
     words.push(format!("--mode={}", if is_pair { "disaggregated" } else { "aggregated" }));
     words.push(format!("--namespace={}", graph.namespace));
+    words.extend(timing(graph));
     for (flag, values) in [("--models", models), ("--scale", scaled)] {
         if !values.is_empty() {
             words.push(format!("{flag}={}", values.join(",")));
         }
     }
     words
+}
+
+/// The step times that the graph says of its workers.
+fn timing(graph: &GraphDocument<'_>) -> Vec<String> {
+    let text = graph.metadata["annotations"][STEP_TIMES].as_str().unwrap_or_default();
+    let times: Value = serde_json::from_str(text).unwrap_or_default();
+    let of = |roles: &[&str]| roles.iter().find_map(|role| times.get(role)).cloned();
+    let flags = TIMING_FLAGS.iter();
+    flags.filter_map(|(flag, roles)| Some(format!("{flag}={}", of(roles)?))).collect()
 }
 
 /// The annotation with the words.

@@ -34,6 +34,10 @@ pub(crate) fn graph_faults(document: &Value) -> Vec<String> {
     };
     one_of("apiVersion", &[BETA, ALPHA]);
     one_of("kind", &["DynamoGraphDeployment"]);
+    let planner = &spec["features"]["planner"];
+    if !planner.is_null() && !planner.is_object() {
+        faults.push(format!("spec.features.planner: {planner} is no object, such as {{}}"));
+    }
     let cache = &spec["modelCache"];
     if !cache["pvcModelPath"].is_null() && cache["pvcName"].is_null() {
         faults.push("spec.modelCache.pvcName: is missing beside pvcModelPath".to_owned());
@@ -45,9 +49,6 @@ pub(crate) fn graph_faults(document: &Value) -> Vec<String> {
 pub(crate) fn without_effect(document: &Value) -> Vec<&'static str> {
     let spec = &document["spec"];
     let mut notes = Vec::new();
-    if !spec["features"]["planner"].is_null() {
-        notes.push("features.planner: no planner is added; stator planner runs beside the graph");
-    }
     if !spec["overrides"]["profilingJob"].is_null() {
         notes.push("overrides.profilingJob: the operator plans by itself, without a job");
     }
@@ -64,6 +65,7 @@ pub(crate) fn generated(document: &Value, request: &PlanRequest, found: &FoundPl
         image: image(spec["image"].as_str(), engine),
         model_folder: model_folder(&spec["modelCache"]),
         is_simulated: spec["features"]["mocker"]["enabled"] == true,
+        planner: spec["features"]["planner"].as_object().cloned(),
     };
     let mut graph = graph(request, &best.layout, &choices);
     for component in graph["spec"]["components"].as_array_mut().into_iter().flatten() {

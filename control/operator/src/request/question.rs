@@ -5,6 +5,7 @@ use serde_json::Value;
 use stator_plan::{
     EngineKind, Forms, GPUS, Gpu, ModelShape, PlanRequest, Precision, Targets, Traffic,
 };
+use stator_timing::EngineProfile;
 use std::ops::RangeInclusive;
 
 /// Annotation of a request with its model's `config.json`.
@@ -24,6 +25,8 @@ pub(crate) struct RequestSurroundings<'a> {
     pub(crate) model_config: Option<&'a str>,
     /// GPUs of the cluster's nodes, if they can be seen.
     pub(crate) cluster: Option<ClusterGpus>,
+    /// Times that were measured on the model's workers: for each file its name, with what it says.
+    pub(crate) profiles: &'a [(String, Result<EngineProfile, String>)],
 }
 
 /// Fields of a specification, and the faults that were found in them.
@@ -66,7 +69,7 @@ impl<'a> SpecReader<'a> {
     }
 }
 
-/// The question of a request of `v1beta1`.
+/// The question of a request whose specification is of `v1beta1`.
 ///
 /// # Errors
 ///
@@ -76,13 +79,11 @@ pub(crate) fn question(
     around: &RequestSurroundings<'_>,
 ) -> Result<PlanRequest, Vec<String>> {
     let mut spec = SpecReader { spec: &document["spec"], faults: Vec::new() };
-    if !spec.value("profilingConfig").is_null() {
-        spec.fault("profilingConfig", "is of v1alpha1; write the request as v1beta1");
-    }
     let traffic = traffic(&mut spec);
     let targets = targets(&mut spec, traffic.output_tokens);
     let rate = rate(&mut spec, &targets, traffic.output_tokens);
     let engines = engines(&mut spec);
+    let profiles = profiles(&mut spec, around.profiles);
     let hardware = hardware(&mut spec, around.cluster);
     let name = spec.text("model").unwrap_or_default().to_owned();
     let model = model(&mut spec, &name, &traffic, around.model_config);
@@ -99,7 +100,7 @@ pub(crate) fn question(
             traffic: Traffic { rate, ..traffic },
             trace: None,
             targets,
-            profiles: Vec::new(),
+            profiles,
             seed: 1,
         }),
         _ => Err(spec.faults),
@@ -156,15 +157,43 @@ fn rate(spec: &mut SpecReader<'_>, targets: &Targets, output_tokens: u32) -> Opt
     rate.or(clients.map(|clients| clients / answer_s))
 }
 
-fn engines(spec: &mut SpecReader<'_>) -> Vec<EngineKind> {
-    match spec.text("searchStrategy") {
-        None | Some("rapid") => {}
-        Some("thorough") => spec.fault(
-            "searchStrategy",
-            "thorough measures on GPUs, which this operator does not; rapid is what it does",
-        ),
-        Some(other) => spec.fault("searchStrategy", &format!("{other:?} is not rapid")),
+/// The measured times that a thorough search compares workers by; none of a rapid one.
+fn profiles(
+    spec: &mut SpecReader<'_>,
+    files: &[(String, Result<EngineProfile, String>)],
+) -> Vec<EngineProfile> {
+    let is_thorough = match spec.text("searchStrategy") {
+        None | Some("rapid") => false,
+        Some("thorough") => true,
+        Some(other) => {
+            spec.fault("searchStrategy", &format!("{other:?} is none of rapid, thorough"));
+            false
+        }
+    };
+    if !is_thorough {
+        return Vec::new();
     }
+    if files.is_empty() {
+        let what = "thorough takes times that `stator bench --profile` measured, and there are no \
+                    profile*.json beside the model's config.json below --model-configs; rapid does \
+                    without";
+        spec.fault("searchStrategy", what);
+    }
+    if !matches!(spec.text("backend"), Some("vllm" | "sglang" | "trtllm")) {
+        let what = "thorough needs the engine that was measured, one of vllm, sglang, trtllm";
+        spec.fault("backend", what);
+    }
+    let mut profiles = Vec::new();
+    for (name, profile) in files {
+        match profile {
+            Ok(profile) => profiles.push(profile.clone()),
+            Err(fault) => spec.fault("searchStrategy", &format!("{name}: {fault}")),
+        }
+    }
+    profiles
+}
+
+fn engines(spec: &mut SpecReader<'_>) -> Vec<EngineKind> {
     let backend = spec.text("backend").unwrap_or("auto");
     let known = EngineKind::ALL
         .into_iter()
@@ -186,7 +215,9 @@ fn hardware(spec: &mut SpecReader<'_>, cluster: Option<ClusterGpus>) -> Option<(
         (Some((_, Some(gpu))), _) => gpu,
         (Some((sku, None)), _) => {
             let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
-            spec.fault("hardware.gpuSku", &format!("{sku:?} is none of {}", known.join(", ")));
+            let (known, nearest) = (known.join(", "), Gpu::nearest(sku).name);
+            let what = format!("{sku:?} is none of {known}; the nearest is {nearest}");
+            spec.fault("hardware.gpuSku", &what);
             return None;
         }
         (None, Some(cluster)) => cluster.gpu,

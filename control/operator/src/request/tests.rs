@@ -22,7 +22,7 @@ fn request(spec: Value) -> Value {
 }
 
 fn ask(spec: Value) -> Result<PlanRequest, Vec<String>> {
-    let around = RequestSurroundings { model_config: Some(CONFIG), cluster: None };
+    let around = RequestSurroundings { model_config: Some(CONFIG), ..Default::default() };
     question(&request(spec), &around)
 }
 
@@ -40,7 +40,7 @@ impl Scene {
 
     /// One pass; its steps, and the phase after it.
     fn pass(&mut self) -> (Vec<RequestStep>, String) {
-        let around = RequestSurroundings { model_config: Some(CONFIG), cluster: None };
+        let around = RequestSurroundings { model_config: Some(CONFIG), ..Default::default() };
         let faults = question(&self.document, &around).err().unwrap_or_default();
         let scene = RequestScene {
             document: &self.document,
@@ -164,7 +164,7 @@ fn every_fault_names_its_field_its_value_and_what_would_work() {
     .expect_err("there are faults");
     for part in [
         "spec.backend: \"tgi\" is none of auto, vllm",
-        "spec.searchStrategy: thorough",
+        "spec.searchStrategy: thorough takes times",
         "spec.hardware.gpuSku: \"h1000\" is none of a100-sxm",
         "spec.hardware.totalGpus: 0 is not in 1..=4096",
         "41000 tokens, above the model's context of 40960",
@@ -180,6 +180,122 @@ fn every_fault_names_its_field_its_value_and_what_would_work() {
     assert_eq!(scene.condition("Validation"), pair("False", "ValidationFailed"));
     let found = question(&request(json!({})), &RequestSurroundings::default());
     assert!(found.expect_err("no config.json")[0].contains(MODEL_CONFIG));
+}
+
+/// Dynamo's issue 13238: the planner did not find the workers that a request had led to.
+#[test]
+fn the_planner_of_a_graph_finds_its_workers_and_their_step_times() {
+    for forms in ["aggregated", "disaggregated"] {
+        let mut asked = ask(json!({})).expect("a good request");
+        asked.forms.aggregated = forms == "aggregated";
+        asked.forms.disaggregated = !asked.forms.aggregated;
+        let choices = stator_plan::GraphChoices {
+            name: "q-dgd".to_owned(),
+            image: "i".to_owned(),
+            model_folder: None,
+            is_simulated: false,
+            planner: Some(Default::default()),
+        };
+        let layout = stator_plan::search(&asked).candidates[0].layout;
+        let mut graph = stator_plan::graph(&asked, &layout, &choices);
+        graph["metadata"]["namespace"] = json!("n");
+        let settings = crate::objects::OperatorSettings::new(Default::default());
+        let wanted = crate::objects::graph::objects(&graph, &settings).expect("it is a graph");
+        let planner = wanted.objects.iter().find(|object| {
+            object["kind"] == "DynamoComponentDeployment" && object["spec"]["type"] == "planner"
+        });
+        let annotations = &planner.expect("it")["spec"]["podTemplate"]["metadata"]["annotations"];
+        let words: Vec<String> =
+            serde_json::from_str(annotations["stator.dev/planner"].as_str().expect("text"))
+                .expect("words");
+        let has = |start: &str| words.iter().any(|word| word.starts_with(start));
+        assert!(has(&format!("--mode={forms}")) && has("--timing={"), "{words:?}");
+        assert_eq!(has("--prefill-timing={"), forms == "disaggregated", "{words:?}");
+        let role = if forms == "aggregated" { "aggregated=dgdsa/q-dgd-worker" } else { "prefill=" };
+        assert!(has(&format!("--scale={role}")) && has("--models=Qwen/Qwen3-0.6B"), "{words:?}");
+    }
+}
+
+#[test]
+fn a_thorough_search_takes_the_times_that_were_measured() {
+    let timing = stator_timing::Timing {
+        step_s: 0.004,
+        token_s: 1e-5,
+        prefill_pair_s: 0.0,
+        decode_kv_token_s: 0.0,
+    };
+    let measured = stator_timing::EngineProfile {
+        version: stator_timing::PROFILE_VERSION,
+        model: "m".to_owned(),
+        gpus: 2,
+        step_tokens: 8_192,
+        prefill: Vec::new(),
+        decode: Vec::new(),
+        timing,
+        overhead_s: 0.0,
+        mean_error: 0.0,
+        max_error: 0.0,
+    };
+    let files = [("profile-tp2.json".to_owned(), Ok(measured.clone()))];
+    let around =
+        RequestSurroundings { model_config: Some(CONFIG), profiles: &files, ..Default::default() };
+    let spec = json!({ "searchStrategy": "thorough", "backend": "vllm" });
+    let asked = question(&request(spec.clone()), &around).expect("a good request");
+    assert_eq!(asked.profiles, [measured]);
+    assert!(ask(json!({})).expect("a good request").profiles.is_empty());
+    let bad = [("profile.json".to_owned(), Err("version: 2 is not 1".to_owned()))];
+    let around = RequestSurroundings { profiles: &bad, ..around };
+    let found = question(&request(spec), &around).expect_err("the file is bad");
+    assert_eq!(found, ["spec.searchStrategy: profile.json: version: 2 is not 1"]);
+    let auto = ask(json!({ "searchStrategy": "thorough" })).expect_err("no engine is named");
+    assert!(auto.iter().any(|fault| fault.starts_with("spec.backend: thorough needs")), "{auto:?}");
+}
+
+/// A request of the older version as its users write it; a cluster without webhooks stores it so.
+#[test]
+fn a_request_of_the_older_version_asks_the_same() {
+    let mut document = request(json!({}));
+    document["spec"] = json!({
+        "model": "Qwen/Qwen3-0.6B",
+        "backend": "vllm",
+        "autoApply": false,
+        "useMocker": true,
+        "profilingConfig": {
+            "profilerImage": "a.example/vllm-runtime:0.9.0",
+            "config": {
+                "sla": { "isl": 3000, "osl": 150, "ttft": 200.0, "itl": 20.0 },
+                "deployment": { "modelCache": { "pvcName": "models", "modelPathInPvc": "qwen" } },
+                "planner": { "mode": "agg" },
+                "sweep": { "useAiConfigurator": false },
+            },
+        },
+        "deploymentOverrides": { "name": "mine", "workersImage": "a.example/workers:1" },
+    });
+    document["status"] = json!({ "phase": "Profiling" });
+    let newer = crate::convert::with_newer_spec(&document);
+    assert_eq!(newer["status"], document["status"]);
+    let cluster = of_nodes(
+        &[json!({ "metadata": { "labels": {
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8",
+        } } })],
+        None,
+    );
+    let around = RequestSurroundings { model_config: Some(CONFIG), cluster, ..Default::default() };
+    let asked = question(&newer, &around).expect("a good request");
+    assert_eq!((asked.traffic.input_tokens, asked.traffic.output_tokens), (3_000, 150));
+    assert_eq!((asked.targets.ttft_s, asked.targets.itl_s), (0.2, 0.02));
+    assert_eq!((asked.gpu.name, asked.gpus, asked.engines.len()), ("h100-sxm", 8, 1));
+    assert_eq!(graph_name(&newer), "mine");
+    let spec = &newer["spec"];
+    assert_eq!(
+        (&spec["autoApply"], &spec["image"]),
+        (&json!(false), &json!("a.example/vllm-runtime:0.9.0"))
+    );
+    assert_eq!(spec["modelCache"], json!({ "pvcName": "models", "pvcModelPath": "qwen" }));
+    assert_eq!(
+        spec["features"],
+        json!({ "mocker": { "enabled": true }, "planner": { "mode": "agg" } })
+    );
 }
 
 #[test]
@@ -203,13 +319,16 @@ fn the_graph_has_what_the_request_says_and_the_operator_understands_it() {
         "image": "a.example/dynamo-planner:1.5.0",
         "backend": "vllm",
         "workload": { "requestRate": 2 },
-        "features": { "mocker": { "enabled": true }, "planner": {} },
+        "features": {
+            "mocker": { "enabled": true },
+            "planner": { "optimization_target": "sla", "ttft_ms": 800 },
+        },
         "modelCache": { "pvcName": "models", "pvcModelPath": "qwen" },
         "overrides": { "dgd": { "spec": { "components": [
             { "name": "Frontend", "replicas": 3 },
         ] } } },
     }));
-    let around = RequestSurroundings { model_config: Some(CONFIG), cluster: None };
+    let around = RequestSurroundings { model_config: Some(CONFIG), ..Default::default() };
     let asked = question(&document, &around).expect("a good request");
     let found = stator_plan::find(&asked).expect("a small model fits");
     let graph = generated(&document, &asked, &found);
@@ -222,7 +341,8 @@ fn the_graph_has_what_the_request_says_and_the_operator_understands_it() {
         (&components[0]["name"], &components[0]["replicas"]),
         (&json!("Frontend"), &json!(3))
     );
-    for component in &components[1..] {
+    let (planner, workers) = components[1..].split_last().expect("there are workers");
+    for component in workers {
         let pod = &component["podTemplate"]["spec"];
         let main = &pod["containers"][0];
         assert_eq!(main["command"][2], "dynamo.mocker");
@@ -230,7 +350,13 @@ fn the_graph_has_what_the_request_says_and_the_operator_understands_it() {
         assert_eq!(main["args"][1], "/opt/model-cache/qwen");
         assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], "models");
     }
-    assert_eq!(without_effect(&document).len(), 1);
+    assert_eq!(without_effect(&document), [""; 0]);
+    assert_eq!((&planner["name"], &planner["type"]), (&json!("Planner"), &json!("planner")));
+    let main = &planner["podTemplate"]["spec"]["containers"][0];
+    let config: Value =
+        serde_json::from_str(main["args"][1].as_str().expect("text")).expect("JSON");
+    // The request's targets, unless the planner has its own.
+    assert_eq!((&config["ttft_ms"], &config["itl_ms"]), (&json!(800), &json!(30.0)));
     let settings = crate::objects::OperatorSettings::new(Default::default());
     crate::plan::plan_graph(&graph, &[], &settings).expect("the operator understands the graph");
     let other = json!({ "overrides": { "dgd": { "kind": "Deployment" } } });

@@ -4,6 +4,7 @@
 use super::news::{LOOK_AGAIN, REPORTS_MAX, await_news, keep};
 use super::store::{GRAPHS, ObjectStore, REQUESTS, called};
 use crate::condition::timed;
+use crate::convert::with_newer_spec;
 use crate::objects::OperatorSettings;
 use crate::plan::{ObjectStep, plan_graph};
 use crate::request::{
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use stator_kube::meta::timestamp;
 use stator_kube::{ApiError, Cluster, Query, Report, Resource};
+use stator_timing::EngineProfile;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -24,8 +26,9 @@ use tokio::task::JoinSet;
 
 /// Time in place of [`LOOK_AGAIN`] after a step that failed.
 const RETRY: Duration = Duration::from_secs(2);
-/// Largest `config.json` that is read, bytes.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Largest file of a model that is read, bytes, and most of its files with measured times.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const PROFILES_MAX: usize = 64;
 
 /// News for the operator of requests.
 enum RequestNews {
@@ -36,6 +39,9 @@ enum RequestNews {
     /// The profile of the request with this identity ended.
     Profiled(String, Result<Value, String>),
 }
+
+/// Measured times as a file has them, or what is wrong with it.
+type EngineProfileFile = Result<EngineProfile, String>;
 
 /// News of a watch's report.
 type NewsOf = fn(Report<Value>) -> RequestNews;
@@ -138,7 +144,8 @@ impl RequestOperator {
     }
 
     /// Takes the steps of one request, and reports its state.
-    async fn operate(&mut self, document: &Value) -> Result<(), ApiError> {
+    async fn operate(&mut self, stored: &Value) -> Result<(), ApiError> {
+        let document = &with_newer_spec(stored);
         let phase = document["status"]["phase"].as_str().unwrap_or_default();
         let of = identity(document);
         // The question costs a look at the cluster; only its asking does.
@@ -189,9 +196,11 @@ impl RequestOperator {
         let says_all = hardware["gpuSku"].is_string() && hardware["totalGpus"].is_number();
         let nodes = if says_all { Vec::new() } else { self.store.nodes().await };
         let wanted = hardware["gpuSku"].as_str().and_then(crate::request::of_sku);
+        let profiles = self.engine_profiles(document).await;
         let around = RequestSurroundings {
             model_config: config.as_deref(),
             cluster: of_nodes(&nodes, wanted),
+            profiles: &profiles,
         };
         let asked = question(document, &around);
         let more = graph_faults(document);
@@ -207,12 +216,31 @@ impl RequestOperator {
         if let Some(config) = document["metadata"]["annotations"][MODEL_CONFIG].as_str() {
             return Some(config.to_owned());
         }
-        let path = config_path(self.configs.as_deref()?, document["spec"]["model"].as_str()?)?;
-        let size = tokio::fs::metadata(&path).await.ok()?.len();
-        if size > CONFIG_BYTES_MAX {
-            return None;
+        let folder = self.model_folder(document)?;
+        read_bounded(&folder.join("config.json")).await.ok()
+    }
+
+    /// Times that were measured on workers of a request's model: its files `profile*.json` in the
+    /// operator's folder.
+    async fn engine_profiles(&self, document: &Value) -> Vec<(String, EngineProfileFile)> {
+        let mut found = Vec::new();
+        let Some(folder) = self.model_folder(document) else { return found };
+        let Ok(mut entries) = tokio::fs::read_dir(&folder).await else { return found };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_profile = name.starts_with("profile") && name.ends_with(".json");
+            if is_profile && found.len() < PROFILES_MAX {
+                let text = read_bounded(&entry.path()).await;
+                found.push((name, text.and_then(|text| EngineProfile::parse(&text))));
+            }
         }
-        tokio::fs::read_to_string(&path).await.ok()
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+
+    /// The folder of a request's model among the operator's.
+    fn model_folder(&self, document: &Value) -> Option<PathBuf> {
+        model_folder(self.configs.as_deref()?, document["spec"]["model"].as_str()?)
     }
 
     /// Begins the profile of a request, in a thread of its own.
@@ -256,11 +284,20 @@ fn identity(document: &Value) -> String {
     document["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The `config.json` of a model below a folder; none for a name that leads out of the folder.
-fn config_path(folder: &Path, model: &str) -> Option<PathBuf> {
+/// The folder of a model below another; none for a name that leads out of it.
+fn model_folder(folder: &Path, model: &str) -> Option<PathBuf> {
     let model = Path::new(model);
     let is_plain = model.components().all(|part| matches!(part, Component::Normal(_)));
-    is_plain.then(|| folder.join(model).join("config.json"))
+    is_plain.then(|| folder.join(model))
+}
+
+/// The text of a file, unless it is too large.
+async fn read_bounded(path: &Path) -> Result<String, String> {
+    let size = tokio::fs::metadata(path).await.map_err(|error| error.to_string())?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(format!("{size} bytes, limit {FILE_BYTES_MAX}"));
+    }
+    tokio::fs::read_to_string(path).await.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -270,10 +307,10 @@ mod tests {
     #[test]
     fn a_model_name_leads_nowhere_but_into_the_folder() {
         let folder = Path::new("/configs");
-        let found = config_path(folder, "Qwen/Qwen3-0.6B");
-        assert_eq!(found, Some(PathBuf::from("/configs/Qwen/Qwen3-0.6B/config.json")));
+        let found = model_folder(folder, "Qwen/Qwen3-0.6B");
+        assert_eq!(found, Some(PathBuf::from("/configs/Qwen/Qwen3-0.6B")));
         for model in ["../secrets", "/etc", "a/../../b"] {
-            assert_eq!(config_path(folder, model), None, "{model}");
+            assert_eq!(model_folder(folder, model), None, "{model}");
         }
     }
 }

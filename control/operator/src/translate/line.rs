@@ -91,9 +91,13 @@ impl<'a> RoleLine<'a> {
 
     /// Adds a word of the role. A word of the same flag gives way.
     pub(super) fn add(&mut self, word: &str) {
-        let flag = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
-        self.words.retain(|known| flag(known) != flag(word));
+        self.words.retain(|known| flag_of(known) != flag_of(word));
         self.words.push(word.to_owned());
+    }
+
+    /// Whether the role has a word of this flag.
+    fn has(&self, flag: &str) -> bool {
+        self.words.iter().any(|word| flag_of(word) == flag)
     }
 
     /// The role, its words with the engine's after `--`, and what was lost.
@@ -140,8 +144,9 @@ impl<'a> RoleLine<'a> {
         if rule.off.as_deref() == Some(value) {
             return;
         }
-        if let Some((_, why)) = rule.refused.iter().find(|(part, _)| value.contains(part.as_str()))
-        {
+        let is_settled = rule.unless.as_deref().is_some_and(|flag| self.has(flag));
+        let refused = rule.refused.iter().find(|(part, _)| value.contains(part.as_str()));
+        if let Some((_, why)) = refused.filter(|_| !is_settled) {
             return self.lose(subject, why);
         }
         if let Some(why) = &rule.missing {
@@ -212,6 +217,11 @@ impl<'a> RoleLine<'a> {
     fn variable(&self, name: &str) -> Option<&Value> {
         self.container["env"].as_array()?.iter().find(|variable| variable["name"] == name)
     }
+}
+
+/// The flag of a word of ours.
+fn flag_of(word: &str) -> &str {
+    word.split('=').next().unwrap_or_default()
 }
 
 /// Whether a word is a flag rather than a value: `-1` is a value.

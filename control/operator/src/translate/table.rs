@@ -60,6 +60,8 @@ pub(super) struct FlagRule {
     pub(super) values: Option<BTreeMap<String, String>>,
     /// Parts of values that have no counterpart, with reasons.
     pub(super) refused: BTreeMap<String, String>,
+    /// Flag of ours with which no part is refused.
+    pub(super) unless: Option<String>,
     /// The flag has no value; ours is given this one.
     pub(super) switch: Option<String>,
     /// Value for which our flag is given, which has none itself; it is left out for others.
