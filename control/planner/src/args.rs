@@ -65,10 +65,14 @@ pub(crate) struct GoalArgs {
     /// Target `sla`: requests that must be within both, 50 to 99.9 percent.
     #[arg(long, default_value = "96", env = "STATOR_ATTAINMENT_PERCENT")]
     pub(crate) attainment_percent: f64,
-    /// Target `sla`: times of an engine's steps. A preset of `stator agent --sim-preset`, or a JSON
-    /// file with `step_s`, `token_s`, `prefill_pair_s` and `decode_kv_token_s` in seconds.
-    #[arg(long, value_name = "NAME|FILE", env = "STATOR_TIMING")]
+    /// Target `sla`: times of an engine's steps. A preset of `stator agent --sim-preset`, a file of
+    /// `stator bench --profile`, or JSON (a file, or the text) with `step_s`, `token_s`, `prefill_pair_s`
+    /// and `decode_kv_token_s` in seconds.
+    #[arg(long, value_name = "NAME|FILE|JSON", env = "STATOR_TIMING")]
     pub(crate) timing: Option<String>,
+    /// Target `sla`: step times of prefill workers. Default: `--timing`.
+    #[arg(long, value_name = "NAME|FILE|JSON", env = "STATOR_PREFILL_TIMING")]
+    pub(crate) prefill_timing: Option<String>,
     /// Target `sla`: most requests of a step, 1 to 65536.
     #[arg(long, default_value = "256", env = "STATOR_BATCH_MAX")]
     pub(crate) batch_max: f64,
@@ -170,6 +174,9 @@ pub(crate) struct ForecastArgs {
     /// of all of them: `http://prometheus:9090/federate?match[]=%7B__name__=~%22stator_proxy_.*%22%7D`.
     #[arg(long, value_delimiter = ',', value_name = "URL", env = "STATOR_METRICS_URL")]
     pub(crate) metrics_url: Vec<String>,
+    /// Trust these authorities for `https` pages, in PEM, instead of the system's.
+    #[arg(long, value_name = "FILE", env = "STATOR_METRICS_CA_FILE")]
+    pub(crate) metrics_ca_file: Option<PathBuf>,
     /// Forecast of the request rate.
     #[arg(long, value_enum, default_value = "adaptive", env = "STATOR_LOAD_PREDICTOR")]
     pub(crate) load_predictor: LoadPredictor,

@@ -33,6 +33,8 @@ pub struct RunSettings {
     pub(crate) warmup: Vec<f64>,
     /// Pages that count requests.
     pub(crate) pages: Vec<Url>,
+    /// TLS of these pages.
+    pub(crate) metrics_tls: TlsOptions,
     pub(crate) output: OutputSettings,
     pub(crate) out: Option<PathBuf>,
     pub(crate) discovery: DiscoverySource,
@@ -63,7 +65,9 @@ impl TryFrom<PlannerArgs> for RunSettings {
         let law = law(&args, &mut faults);
         let discovery = args.discovery.source().map_err(|error| faults.push(error.to_string()));
         let dial = args.dial.dial().map_err(|fault| faults.push(fault));
-        let pages = pages(&args, &mut faults);
+        let metrics_tls =
+            TlsOptions { ca_path: args.forecast.metrics_ca_file.clone(), ..TlsOptions::default() };
+        let pages = pages(&args, &metrics_tls, &mut faults);
         let warmup = match &args.forecast.warmup_trace {
             Some(path) => arrivals(path).unwrap_or_else(|fault| {
                 faults.push(format!("warmup-trace: {fault}"));
@@ -84,6 +88,7 @@ impl TryFrom<PlannerArgs> for RunSettings {
             budget,
             warmup,
             pages,
+            metrics_tls,
             output,
             out: args.output.out,
             discovery,
@@ -144,8 +149,23 @@ fn law(args: &PlannerArgs, faults: &mut Vec<String>) -> Option<Law> {
             if args.graph.models.len() > 1 {
                 faults.push("optimization-target: sla takes one model, models has several".into());
             }
-            let timing = timing(goal).map_err(|fault| faults.push(fault)).ok()?;
-            let model = WorkerModel {
+            let Some(name) = &goal.timing else {
+                let presets = presets();
+                faults.push(format!(
+                    "optimization-target: sla needs timing: a file, or one of {presets}"
+                ));
+                return None;
+            };
+            let mut read = |flag: &str, name: &String| {
+                timing(name).map_err(|fault| faults.push(format!("{flag}: {fault}"))).ok()
+            };
+            let decode = read("timing", name);
+            let prefill = match &goal.prefill_timing {
+                Some(name) => read("prefill-timing", name),
+                None => decode,
+            };
+            let (decode, prefill) = (decode?, prefill?);
+            let model = |timing| WorkerModel {
                 timing,
                 kv_tokens: KV_TOKENS,
                 batch_max: goal.batch_max,
@@ -156,7 +176,7 @@ fn law(args: &PlannerArgs, faults: &mut Vec<String>) -> Option<Law> {
                 itl_s: goal.itl_ms / 1e3,
                 attainment: goal.attainment_percent / 100.0,
             };
-            Some(Law::Sla(SlaLaw { targets, prefill: model, decode: model }))
+            Some(Law::Sla(SlaLaw { targets, prefill: model(prefill), decode: model(decode) }))
         }
     }
 }
@@ -189,20 +209,21 @@ fn thresholds(goal: &GoalArgs, faults: &mut Vec<String>) -> Thresholds {
     }
 }
 
-fn timing(goal: &GoalArgs) -> Result<Timing, String> {
-    let presets = || PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ");
-    let Some(name) = &goal.timing else {
-        return Err(format!(
-            "optimization-target: sla needs timing: a file, or one of {}",
-            presets()
-        ));
-    };
+fn presets() -> String {
+    PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Step times by the name of a preset, as JSON, or of a file.
+fn timing(name: &str) -> Result<Timing, String> {
     if let Some(timing) = Timing::preset(name) {
         return Ok(timing);
     }
-    let text = std::fs::read_to_string(name).map_err(|error| {
-        format!("timing: {name:?} is none of {}, and no file: {error}", presets())
-    })?;
+    let is_json = name.trim_start().starts_with('{');
+    let text = match is_json {
+        true => name.to_owned(),
+        false => std::fs::read_to_string(name)
+            .map_err(|error| format!("{name:?} is none of {}, and no file: {error}", presets()))?,
+    };
     // A file has a profile, or its four times alone.
     let is_profile = text.contains("\"timing\"");
     let timing = match is_profile {
@@ -211,16 +232,15 @@ fn timing(goal: &GoalArgs) -> Result<Timing, String> {
             .map_err(|error| error.to_string())
             .and_then(|timing| timing.check().map(|()| timing)),
     };
-    timing.map_err(|fault| format!("timing: {name}: {fault}"))
+    timing.map_err(|fault| format!("{name}: {fault}"))
 }
 
-fn pages(args: &PlannerArgs, faults: &mut Vec<String>) -> Vec<Url> {
+fn pages(args: &PlannerArgs, tls: &TlsOptions, faults: &mut Vec<String>) -> Vec<Url> {
     let mut pages = Vec::new();
     for url in &args.forecast.metrics_url {
         let parsed = Url::parse(url).map_err(|error| error.to_string());
-        let parsed = parsed.and_then(|page| {
-            page.origin(&TlsOptions::default()).map(|_| page).map_err(|error| error.to_string())
-        });
+        let parsed = parsed
+            .and_then(|page| page.origin(tls).map(|_| page).map_err(|error| error.to_string()));
         match parsed {
             Ok(page) => pages.push(page),
             Err(error) => faults.push(format!("metrics-url: {url:?}: {error}")),

@@ -76,4 +76,22 @@ fn times_of_steps_come_from_a_preset_or_a_file() {
     assert!(read(&format!("{sla} --timing {}", file.path().display())).is_ok());
     let found = faults(&format!("{sla} --timing h1000"));
     assert!(found[0].contains("h100-llama-8b") && found[0].contains("no file"), "{found:?}");
+    assert_eq!(found.len(), 1, "{found:?}");
+    // Prefill workers have times of their own; both may be the text itself.
+    let timing = timing.replace(' ', "");
+    let both = format!("{sla} --timing h100-llama-8b --prefill-timing {timing}");
+    let Law::Sla(law) = read(&both).expect("good flags").graphs[0].law.clone() else {
+        panic!("the target is sla")
+    };
+    assert_eq!((law.prefill.timing.step_s, law.prefill.timing.token_s), (0.01, 1e-5));
+    assert_ne!(law.decode.timing, law.prefill.timing);
+    let found = faults(&format!("{sla} --timing {timing} --prefill-timing {{\"step_s\":-1}}"));
+    assert!(found[0].starts_with("prefill-timing: "), "{found:?}");
+}
+
+#[test]
+fn authorities_of_metrics_pages_are_read_at_once() {
+    let page = "--models m --metrics-url https://127.0.0.1:9/metrics";
+    let found = faults(&format!("{page} --metrics-ca-file /none/ca.pem"));
+    assert!(found[0].contains("metrics-url") && found[0].contains("/none/ca.pem"), "{found:?}");
 }

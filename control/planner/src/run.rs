@@ -95,7 +95,7 @@ impl Control {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             planners: settings.graphs.iter().map(planner).collect(),
-            traffic: TrafficReader::new(settings.pages.clone())?,
+            traffic: TrafficReader::new(settings.pages.clone(), &settings.metrics_tls)?,
             interval: Duration::from_secs_f64(seconds),
             started: Instant::now(),
             started_unix_s: unix.as_secs_f64(),

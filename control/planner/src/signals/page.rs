@@ -126,6 +126,17 @@ other 5
         assert_eq!((counts.ttft.count(), counts.ttft.share_within(0.1)), (41.0, 31.0 / 41.0));
     }
 
+    /// A proxy's page, and what Prometheus 2.42 says at `/federate` after it read that page: untyped, with
+    /// labels of its own behind `le`, and a time behind each value.
+    #[test]
+    fn prometheus_tells_of_a_proxy_what_the_proxy_tells() {
+        let proxy = PageCounts::parse(include_str!("fixtures/proxy.txt")).expect("it is a page");
+        let told = PageCounts::parse(include_str!("fixtures/federate.txt")).expect("it is a page");
+        assert_eq!((told.requests, told.answers, told.output_tokens), (4.0, 4.0, 80.0));
+        assert_eq!(told.itl.count(), 4.0);
+        assert_eq!(told, proxy);
+    }
+
     #[test]
     fn a_picker_counts_requests_when_they_come() {
         let page = "llm_d_epp_request_total{model_name=\"m\"} 7\n\

@@ -42,9 +42,9 @@ pub(crate) struct Traffic {
 
 impl TrafficReader {
     /// A reader of these pages, each of which has an origin.
-    pub(crate) fn new(urls: Vec<Url>) -> anyhow::Result<Self> {
+    pub(crate) fn new(urls: Vec<Url>, tls: &TlsOptions) -> anyhow::Result<Self> {
         let page = |url: Url| {
-            let origin = url.origin(&TlsOptions::default())?;
+            let origin = url.origin(tls)?;
             let request = request("GET", &origin, &url.target, None, None);
             Ok(Page { url, request, connection: Connection::new(origin), last: None })
         };
