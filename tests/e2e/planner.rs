@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
 use stator_tests::soon;
-use std::path::{Path, PathBuf};
-use tokio::task::JoinSet;
+use std::path::Path;
+use std::time::Duration;
 
-/// A planner that decides ten times a second, by loads of decode workers.
+/// A planner that decides ten times a second, by loads of two decode workers at most.
 fn planner(discovery: &str, file: &Path, more: &[&str]) -> Process {
     let file = format!("--replicas-file={}", file.display());
     let models = format!("--models={MODEL}");
@@ -19,8 +19,6 @@ fn planner(discovery: &str, file: &Path, more: &[&str]) -> Process {
         &models,
         "--mode=decode",
         "--optimization-target=load",
-        "--decode-scale-up-kv-percent=50",
-        "--decode-scale-down-kv-percent=20",
         "--max-endpoint=2",
         "--load-adjustment-interval-s=0.1",
         "--cold-s=0",
@@ -33,10 +31,9 @@ fn planner(discovery: &str, file: &Path, more: &[&str]) -> Process {
 }
 
 /// An agent with room for 128 blocks of 16 tokens.
-fn decoder(discovery: &str) -> Process {
-    let flags =
-        ["--engine=sim", "--role=decode", "--total-blocks=128", "--sim-step-ms=10", "--workers=1"];
-    agent(discovery, &flags)
+fn decoder(discovery: &str, more: &[&str]) -> Process {
+    let flags = ["--engine=sim", "--role=decode", "--total-blocks=128", "--workers=1"];
+    agent(discovery, &[&flags[..], more].concat())
 }
 
 fn wanted(file: &Path) -> u64 {
@@ -66,48 +63,108 @@ async fn answer(client: Client, tokens: u32) -> (usize, bool) {
     (joined(&chunks).len(), status == 200 && ended)
 }
 
-/// The load doubles: one worker becomes two. It falls: two become one, and no answer is broken off.
+/// A trace whose rate doubles for a while, its requests at even distances.
+fn doubling_trace(file: &Path) {
+    let phases = [(8, 1.2), (24, 2.4), (8, 1.2)];
+    let (mut begun_s, mut at_ms) = (0.0, Vec::new());
+    for (seconds, rate) in phases {
+        let seconds = f64::from(seconds);
+        let count = (seconds * rate) as u32;
+        at_ms.extend((0..count).map(|at| (begun_s + f64::from(at) / rate) * 1e3));
+        begun_s += seconds;
+    }
+    let line = |(at, ms): (usize, &f64)| {
+        let line = json!({
+            "timestamp": ms.round(), "input_length": 160, "output_length": 20, "hash_ids": [at],
+        });
+        line.to_string() + "\n"
+    };
+    let lines: String = at_ms.iter().enumerate().map(line).collect();
+    std::fs::write(file, lines).unwrap();
+}
+
+/// Workers of a supervisor: as many as the planner says.
+struct Supervised {
+    dir: String,
+    running: Vec<Process>,
+    drained: Vec<Process>,
+    most: usize,
+}
+
+impl Supervised {
+    async fn become_many(&mut self, wanted: usize) {
+        while self.running.len() < wanted {
+            let mut worker = decoder(&self.dir, &SLOW);
+            worker.event("serving").await;
+            self.running.push(worker);
+        }
+        for worker in self.running.split_off(wanted) {
+            worker.terminate();
+            self.drained.push(worker);
+        }
+        self.most = self.most.max(wanted);
+    }
+}
+
+/// Four answers at a time, of two seconds each: one worker holds 1.9 requests a second.
+const SLOW: [&str; 2] = ["--sim-step-ms=100", "--max-running=4"];
+/// Longest time of the trace and all that follows, on a machine that is busy with other tests.
+const TRACE_LIMIT: Duration = Duration::from_secs(240);
+
+/// A trace doubles the load: decode workers scale out and back, and 96 % of the requests are within
+/// targets that one worker would miss: its queue would grow to 12 requests, 6 s.
 #[tokio::test]
-async fn decode_workers_follow_the_load_and_no_request_fails() {
+async fn decode_workers_follow_a_trace_that_doubles_the_load_within_its_targets() {
     let home = tempfile::tempdir().unwrap();
-    let dir = format!("--discovery-dir={}", home.path().join("agents").display());
-    let file: PathBuf = home.path().join("replicas.json");
-    let mut first = decoder(&dir);
-    first.event("serving").await;
+    let at = |name: &str| home.path().join(name);
+    let dir = format!("--discovery-dir={}", at("agents").display());
+    let file = at("replicas.json");
+    let mut workers =
+        Supervised { dir: dir.clone(), running: Vec::new(), drained: Vec::new(), most: 0 };
+    workers.become_many(1).await;
     // A machine that is busy with other tests is no silent agent.
     let flags = ["proxy", "--http-port=0", "--metrics-port=0", "--agent-silence-ms=60000", &dir];
     let mut proxy = Process::start(&flags);
     let address = ready(&mut proxy).await;
     gauge_becomes(&Client::new(address), "stator_proxy_workers", 1.0).await;
-    let mut planner = planner(&dir, &file, &[]);
+    // 4 running requests hold 37 % of the KV; one that waits makes it 47 %.
+    let thresholds = ["--decode-scale-up-kv-percent=45", "--decode-scale-down-kv-percent=10"];
+    let mut planner = planner(&dir, &file, &thresholds);
     planner.event("planning").await;
 
-    // Each answer grows to 63 blocks: two of them pass the threshold when they are half as long.
-    let mut answers = JoinSet::new();
-    for _ in 0..2 {
-        answers.spawn(answer(Client::new(address), 1_000));
+    doubling_trace(&at("trace.jsonl"));
+    let url = format!("--url=http://{address}");
+    let trace = format!("--trace={}", at("trace.jsonl").display());
+    let report = format!("--json={}", at("report.json").display());
+    let targets = ["--endpoint=completions", "--slo-ttft-ms=5000", "--slo-itl-ms=1000"];
+    let mut bench = Process::start(&[&["bench", &url, &trace, &report][..], &targets].concat());
+    let mut replay = tokio::spawn(async move {
+        assert!(bench.ended_within(TRACE_LIMIT).await.success(), "{}", bench.log());
+    });
+    let (mut changes, mut is_over) = (0, false);
+    while !is_over || workers.running.len() > 1 {
+        tokio::select! {
+            ended = &mut replay, if !is_over => {
+                ended.unwrap();
+                is_over = true;
+            }
+            change = planner.nth_event_within(TRACE_LIMIT, "another number of workers", changes) => {
+                changes += 1;
+                assert_eq!(change["role"], "decode");
+                workers.become_many(change["to"].as_u64().unwrap() as usize).await;
+            }
+        }
     }
-    let up = planner.nth_event("another number of workers", 0).await;
-    assert_eq!((&up["from"], &up["to"], &up["role"]), (&json!(1), &json!(2), &json!("decode")));
-    becomes_wanted(&file, 2).await;
-    let mut second = decoder(&dir);
-    second.event("serving").await;
-    gauge_becomes(&Client::new(address), "stator_proxy_workers", 2.0).await;
-    for _ in 0..2 {
-        answers.spawn(answer(Client::new(address), 1_000));
-    }
-
-    let down = planner.nth_event("another number of workers", 1).await;
-    assert_eq!((&down["from"], &down["to"]), (&json!(2), &json!(1)));
+    assert_eq!(workers.most, 2, "{}", planner.log());
     becomes_wanted(&file, 1).await;
-    second.terminate();
-    assert!(second.ended().await.success());
-    gauge_becomes(&Client::new(address), "stator_proxy_workers", 1.0).await;
-    answers.spawn(answer(Client::new(address), 20));
-    while let Some(answer) = answers.join_next().await {
-        let (length, complete) = answer.unwrap();
-        assert!(complete && length > 0);
+    for worker in &mut workers.drained {
+        assert!(worker.ended().await.success(), "{}", worker.log());
     }
+    let report: Value = serde_json::from_slice(&std::fs::read(at("report.json")).unwrap()).unwrap();
+    let counts = &report["requests"];
+    assert_eq!((&counts["sent"], &counts["failed"]), (&json!(75), &json!(0)), "{counts}");
+    let attained = report["goodput"]["share"].as_f64().unwrap();
+    assert!(attained >= 0.96, "{attained}: {}", planner.log());
     planner.terminate();
     assert!(planner.ended().await.success());
 }
@@ -118,7 +175,7 @@ async fn an_idle_model_goes_to_zero_and_the_first_request_brings_a_worker_back()
     let home = tempfile::tempdir().unwrap();
     let dir = format!("--discovery-dir={}", home.path().join("agents").display());
     let file = home.path().join("replicas.json");
-    let mut first = decoder(&dir);
+    let mut first = decoder(&dir, &["--sim-step-ms=10"]);
     first.event("serving").await;
     let mut proxy = Process::start(&["proxy", "--http-port=0", "--metrics-port=0", &dir]);
     let address = ready(&mut proxy).await;
@@ -136,7 +193,7 @@ async fn an_idle_model_goes_to_zero_and_the_first_request_brings_a_worker_back()
     let woken = planner.nth_event("another number of workers", 1).await;
     assert_eq!((&woken["from"], &woken["to"]), (&json!(0), &json!(1)));
     becomes_wanted(&file, 1).await;
-    let mut second = decoder(&dir);
+    let mut second = decoder(&dir, &["--sim-step-ms=10"]);
     second.event("serving").await;
     let (length, complete) = waiting.await.unwrap();
     assert!(complete && length > 0);

@@ -85,6 +85,15 @@ impl Process {
     ///
     /// When it does not come within the deadline, or the process ends without it.
     pub async fn nth_event(&mut self, message: &str, n: usize) -> Value {
+        self.nth_event_within(DEADLINE, message, n).await
+    }
+
+    /// The same, for what takes longer than others.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come within `limit`, or the process ends without it.
+    pub async fn nth_event_within(&mut self, limit: Duration, message: &str, n: usize) -> Value {
         let mut lines = self.lines.clone();
         let log = self.log.clone();
         let find = || {
@@ -92,7 +101,7 @@ impl Process {
             let events = log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             events.filter(|event| event["message"] == message).nth(n)
         };
-        let found = soon(message, async {
+        let found = within(limit, message, async {
             loop {
                 if let Some(event) = find() {
                     return Some(event);
@@ -182,7 +191,16 @@ impl Process {
     ///
     /// When it does not end within the deadline.
     pub async fn ended(&mut self) -> ExitStatus {
-        let status = soon("the process ends", self.child.wait()).await;
+        self.ended_within(DEADLINE).await
+    }
+
+    /// The same, for a process that works longer than others.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within `limit`.
+    pub async fn ended_within(&mut self, limit: Duration) -> ExitStatus {
+        let status = within(limit, "the process ends", self.child.wait()).await;
         for reader in &mut self.readers {
             soon("the end of its output", reader).await.expect("no reader panicked");
         }

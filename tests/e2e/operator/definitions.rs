@@ -1,5 +1,6 @@
 //! Our definitions accept what Dynamo's accept.
 
+use super::serve::Bed;
 use super::{data, files, operator, read};
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -7,10 +8,15 @@ use stator_tests::kube::Cluster;
 use stator_tests::kube_api::Api;
 use stator_tests::kube_objects::reference;
 use stator_tests::kube_schema::{DocumentDraw, holds};
+use stator_tests::process::Process;
 
 /// Group of Dynamo's definitions here, beside ours of the same names.
 const THEIRS: &str = "theirs.stator.dev";
 const OURS: &str = "nvidia.com";
+/// Published sizes of Qwen3 0.6B.
+const QWEN_SMALL: &str = r#"{"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "tie_word_embeddings": true}"#;
 /// Documents drawn of each version of each kind, and of its status.
 const DRAWN: u64 = 40;
 
@@ -169,6 +175,77 @@ async fn older_documents_are_stored_whole() {
         let object = reference(version, "DynamoGraphDeployment", &namespace.name, "older");
         let found = namespace.api.get(&object).await.unwrap();
         assert!(holds(&found["spec"], &document["spec"]), "{found:#}");
+    }
+}
+
+/// The manifests of plans: the server knows all of their fields, the operator makes a graph of them,
+/// and its planner finds what scales the workers.
+#[tokio::test]
+async fn a_plan_writes_the_graph_whose_decode_workers_are_scaled_and_its_page() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let bed = Bed::new(cluster).await;
+    let namespace = &bed.namespace;
+    for form in ["aggregated", "disaggregated"] {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        std::fs::write(path("config.json"), QWEN_SMALL).unwrap();
+        let flag = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
+        let mut plan = Process::start(&[
+            "plan",
+            "--gpu=h100-sxm",
+            "--gpus=8",
+            "--rate=4",
+            "--engine=vllm",
+            "--planner",
+            &format!("--form={form}"),
+            &format!("--model-name={form}"),
+            &flag("model", "config.json"),
+            &flag("html", "plan.html"),
+            &flag("manifest", "graph.yaml"),
+        ]);
+        assert!(plan.ended().await.success(), "{}", plan.log());
+        let page = std::fs::read_to_string(path("plan.html")).unwrap();
+        assert!(page.contains("<svg") && page.contains("tp1"), "{page}");
+
+        let graph = read(&path("graph.yaml")).remove(0);
+        let place = format!("/apis/{OURS}/v1beta1/namespaces/{}", namespace.name);
+        let path = format!(
+            "{place}/dynamographdeployments/{form}?fieldManager=tests&fieldValidation=Strict"
+        );
+        let media = "application/apply-patch+yaml";
+        let reply = namespace.api.send(Method::PATCH, &path, media, graph.to_string()).await;
+        assert_eq!(reply.status, StatusCode::CREATED, "{:?}", reply.json());
+
+        // Its planner asks for what the graph has, by step times of its own.
+        let planner = bed.object("apps/v1", "Deployment", &format!("{form}-planner"));
+        let planner = namespace.api.until(&planner, "a planner", |_| true).await;
+        let words = planner["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+        let worker = if form == "aggregated" { "worker" } else { "decode" };
+        let scaled = format!("dgdsa/{form}-{worker}");
+        for word in [&scaled, "--optimization-target=sla", "--timing={", "--ttft-ms=2000"] {
+            assert!(words.contains(word), "{word} is not in {words}");
+        }
+        // What it asks for is done: the workers scale out and back.
+        let adapters = format!("{place}/dynamographdeploymentscalingadapters/{form}-{worker}");
+        let kind = "DynamoGraphDeploymentScalingAdapter";
+        let adapter = bed.object("nvidia.com/v1beta1", kind, &format!("{form}-{worker}"));
+        let now = namespace.api.until(&adapter, "an adapter", |_| true).await;
+        let planned = now["spec"]["replicas"].as_u64().unwrap();
+        for replicas in [planned + 1, planned] {
+            let scale = json!({ "spec": { "replicas": replicas } }).to_string();
+            let media = "application/merge-patch+json";
+            let path = format!("{adapters}/scale");
+            let reply = namespace.api.send(Method::PATCH, &path, media, scale).await;
+            assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.json());
+            let component = format!("a graph with {replicas} of {worker}");
+            let graph = bed.object("nvidia.com/v1beta1", "DynamoGraphDeployment", form);
+            namespace
+                .api
+                .until(&graph, &component, |graph| {
+                    graph["status"]["components"][worker]["replicas"] == replicas
+                })
+                .await;
+        }
     }
 }
 
