@@ -280,12 +280,17 @@ fn words_in_every_form() -> Vec<(&'static str, Value)> {
     let words = json!({"type": "or", "elements": [
         {"type": "const_string", "value": "left"}, {"type": "const_string", "value": "right"}]});
     let tag = json!({"type": "structural_tag", "format": words});
+    // As inputs of custom tools are held.
+    let grammar = json!({"type": "sequence", "elements": [
+        {"type": "const_string", "value": "\""}, {"type": "grammar", "grammar": EBNF},
+        {"type": "const_string", "value": "\""}]});
     vec![
         ("structured_outputs", json!({ "json": schema })),
         ("structured_outputs", json!({ "choice": ["left", "right"] })),
         ("structured_outputs", json!({ "grammar": EBNF })),
         ("structured_outputs", json!({ "structural_tag": tag.to_string() })),
         ("response_format", tag),
+        ("response_format", json!({"type": "structural_tag", "format": grammar})),
         ("guided_json", schema.clone()),
         ("guided_regex", json!("left|right")),
         ("guided_grammar", json!(EBNF)),

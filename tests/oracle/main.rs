@@ -79,6 +79,7 @@ fn ours((tools, reasoning, inside, _, _): Answer, pieces: &[&str]) -> Reading {
         name: name.to_owned().into(),
         parameters: Some(parameters.clone()),
         strict: false,
+        custom: None,
     };
     let known = KnownTools::new(FUNCTIONS.map(function).to_vec());
     let families = (ReasoningFamily::find(reasoning), ToolFamily::find(tools));

@@ -4,7 +4,9 @@ The server has guided decoding. Ends with status 0 when every check holds; an as
 one did not.
 """
 
+import ast
 import json
+import re
 import sys
 from typing import Literal
 
@@ -98,6 +100,90 @@ def without_a_choice_text_is_text():
         assert answer.choices[0].message.content and answer.choices[0].message.tool_calls is None
 
 
+PATCH = r"""
+start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+hunk: add_hunk | delete_hunk
+add_hunk: "*** Add File: " filename LF add_line~1..2
+delete_hunk: "*** Delete File: " filename LF
+filename: /[a-z"\\]{1,6}/
+add_line: "+" /(.{0,8})/ LF -> line
+%import common.LF
+"""
+PATCHES = re.compile(
+    r'\*\*\* Begin Patch\n(\*\*\* (Add File: [a-z"\\]{1,6}\n(\+[^\n]{0,8}\n){1,2}|Delete File: [a-z"\\]{1,6}\n))+'
+    r"\*\*\* End Patch\n?"
+)
+SUM = """
+start: sum
+?sum: term (("+" | "-") term)~0..2   // Python reads these, too.
+term: NUMBER | "(" sum ")"
+NUMBER: /[1-9][0-9]?/
+%ignore " "
+"""
+
+
+def custom(name, syntax=None, definition=None):
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}} if syntax else {"type": "text"}
+    return {"type": "custom", "custom": {"name": name, "description": "x", "format": form}}
+
+
+def is_sum(text):
+    ast.parse(text.strip(), mode="eval")
+    return set(text) <= set("0123456789+-() ")
+
+
+def custom_tools_get_inputs_of_their_grammar():
+    forms = [
+        (custom("patch", "lark", PATCH), lambda text: PATCHES.fullmatch(text)),
+        (custom("sum", "lark", SUM), is_sum),
+        (custom("words", "regex", r'^("[^"\n]{0,6}"\n?){1,3}$'), lambda text: re.fullmatch(r'("[^"\n]{0,6}"\n?){1,3}', text)),
+    ]
+    for tool, fits in forms:
+        name = tool["custom"]["name"]
+        chosen = {"type": "custom", "custom": {"name": name}}
+        for seed in range(8):
+            asked = dict(model=model, messages=question, tools=[*tools, tool], tool_choice=chosen, seed=seed,
+                         temperature=1.0, max_tokens=400)
+            answer = client.chat.completions.create(**asked).choices[0]
+            [call] = answer.message.tool_calls
+            assert answer.finish_reason in ("stop", "length") and call.type == "custom", answer
+            assert call.id.startswith("call_") and call.custom.name == name, call
+            # An answer that was cut is none of the grammar; the bundled model writes on and on.
+            assert answer.finish_reason == "length" or fits(call.custom.input), call
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [chosen]}}
+    answer = client.chat.completions.create(**asked | {"tool_choice": allowed, "parallel_tool_calls": False}).choices[0]
+    assert [call.custom.name for call in answer.message.tool_calls] == ["words"], answer
+
+
+def a_streamed_input_is_the_whole_input():
+    asked = dict(model=model, messages=question, tools=[custom("patch", "lark", PATCH)], temperature=0, max_tokens=400,
+                 tool_choice="required", parallel_tool_calls=False)
+    message = client.chat.completions.create(**asked).choices[0].message
+    [whole] = message.tool_calls
+    pieces = [chunk.choices[0].delta.tool_calls for chunk in client.chat.completions.create(**asked, stream=True)
+              if chunk.choices and chunk.choices[0].delta.tool_calls]
+    pieces = [piece.to_dict() for [piece] in pieces]
+    assert pieces[0]["type"] == "custom" and pieces[0]["custom"]["name"] == "patch", pieces
+    assert all("id" not in piece and "function" not in piece for piece in pieces[1:]), pieces
+    assert "".join(piece["custom"]["input"] for piece in pieces) == whole.custom.input, pieces
+    history = [*question, message.model_dump(exclude_none=True) | {"content": None},
+               {"role": "tool", "tool_call_id": whole.id, "content": "Done."}]
+    answer = client.chat.completions.create(model=model, messages=history, tools=asked["tools"], max_tokens=8)
+    assert answer.usage.prompt_tokens_details.cached_tokens > 0, answer.usage
+
+
+def a_custom_tool_without_a_grammar_takes_text():
+    answer = client.chat.completions.create(
+        model=model, messages=question, tools=[custom("note")], tool_choice="required", parallel_tool_calls=False,
+        max_tokens=120, temperature=0,
+    ).choices[0]
+    [call] = answer.message.tool_calls
+    assert call.type == "custom" and call.custom.name == "note" and call.custom.input, answer
+    assert not call.custom.input.startswith("{"), call
+
+
 def strict_tools_of_a_class():
     answer = client.chat.completions.parse(
         model=model, messages=question, max_tokens=400, tool_choice="required", parallel_tool_calls=False,
@@ -185,11 +271,16 @@ def what_cannot_be_is_refused_by_name():
     bad[0]["function"]["parameters"]["type"] = "array"
     error = refused(tools=bad, tool_choice="required")
     assert error.param == "tool_choice" and "uniqueItems" in error.message, error
+    error = refused(tools=[function("weather"), custom("f", "lark", 'start: a\na: "b" /c(?=d)/')])
+    assert error.param == "tools[1].custom.format.grammar.definition", error
+    assert "line 2, column 10: look-around" in error.message, error
+    assert refused(tools=[custom("f", "ebnf", "root ::= x")]).param == "tools[0].custom.format.grammar.syntax"
 
 
 for check in (
     forced_calls_fit_their_schema, a_named_call_ends_with_stop, a_streamed_call_is_the_whole_call,
-    calls_and_results_come_back, without_a_choice_text_is_text, strict_tools_of_a_class,
+    custom_tools_get_inputs_of_their_grammar, a_streamed_input_is_the_whole_input,
+    a_custom_tool_without_a_grammar_takes_text, calls_and_results_come_back, without_a_choice_text_is_text, strict_tools_of_a_class,
     answers_have_the_form_of_a_class, a_form_leaves_room_for_calls_and_thoughts, other_forms,
     reasoning_is_apart, what_cannot_be_is_refused_by_name,
 ):

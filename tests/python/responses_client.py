@@ -4,6 +4,7 @@ Ends with status 0 when every check holds; an assertion says which one did not.
 """
 
 import json
+import re
 import sys
 import time
 
@@ -140,6 +141,15 @@ def custom_tools_and_namespaces_keep_their_form():
     assert set(call.input) <= set("ab"), call.input
     pieces = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
     assert "".join(pieces) == call.input, events
+    assert len(pieces) > 1, "an input comes as it is written"
+    lark = {"type": "grammar", "syntax": "lark", "definition": 'start: ("*" LINE)~1..2\nLINE: /[a-z "]{1,8}/ "\\n"'}
+    tools[0]["format"] = lark
+    for seed in range(6):
+        call = ask(tool_choice=custom, **forced, extra_body={"seed": seed}).output[0]
+        assert re.fullmatch(r'(\*[a-z "]{1,8}\n){1,2}', call.input), call
+    error = raised(openai.BadRequestError, lambda: ask(
+        tools=[{"type": "custom", "name": "patch", "format": lark | {"definition": "start: a"}}]))
+    assert error.param == "tools[0].format.definition" and "line 1, column 8: nothing defines a" in error.message, error
     namespaced = ask(tool_choice={"type": "function", "name": "spawn", "namespace": "team"}, **forced).output[0]
     assert (namespaced.type, namespaced.namespace, namespaced.name) == ("function_call", "team", "spawn"), namespaced
     assert json.loads(namespaced.arguments) == {"n": 12}, namespaced

@@ -68,8 +68,10 @@ pub struct ToolCallDelta<'a> {
     pub index: u32,
     /// The call's identity, in the call's first delta.
     pub start: Option<ToolCallStart<'a>>,
-    /// The arguments as text of JSON; may be empty.
+    /// The arguments as text of JSON, or the input of a custom tool; may be empty.
     pub arguments: &'a str,
+    /// Whether a custom tool is called.
+    pub custom: bool,
 }
 
 /// The identity of a call.
@@ -77,7 +79,7 @@ pub struct ToolCallDelta<'a> {
 pub struct ToolCallStart<'a> {
     /// The id under which the client reports the call's result.
     pub id: &'a str,
-    /// The function's name.
+    /// The tool's name.
     pub name: &'a str,
 }
 

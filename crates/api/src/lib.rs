@@ -10,6 +10,7 @@
 
 pub mod anthropic;
 pub mod conversation;
+pub mod custom_tools;
 pub mod delta;
 pub mod field_notes;
 #[cfg(test)]

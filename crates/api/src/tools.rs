@@ -23,6 +23,17 @@ pub struct Function<'a> {
     pub parameters: Option<Json<'a>>,
     /// Whether the arguments must fit the schema, by constrained decoding.
     pub strict: bool,
+    /// What its calls hold, if it stands for a custom tool.
+    pub custom: Option<CustomInput>,
+}
+
+/// The input of a custom tool's calls: to the model, the one string of a function's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CustomInput {
+    /// Any text.
+    Text,
+    /// Text of a grammar: what may stand between the quotes of its JSON string, in EBNF.
+    Grammar(String),
 }
 
 /// How the model chooses among functions.
@@ -51,6 +62,7 @@ impl<'a> ToolUse<'a> {
                 name: name.clone(),
                 parameters: parameters.cloned(),
                 strict: function.get("strict") == Some(&Json::Bool(true)),
+                custom: None,
             })
         };
         definitions.iter().filter_map(function).collect()
@@ -68,6 +80,7 @@ impl<'a> ToolUse<'a> {
             name: owned(function.name),
             parameters: function.parameters.map(Json::into_owned),
             strict: function.strict,
+            custom: function.custom,
         };
         ToolUse {
             functions: self.functions.into_iter().map(function).collect(),

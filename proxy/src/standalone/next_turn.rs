@@ -14,6 +14,7 @@ use super::metrics::Metrics;
 use super::plan::Plan;
 use bytes::Bytes;
 use stator_api::conversation::{Content, Message, Role};
+use stator_api::custom_tools::arguments_of;
 use stator_api::delta::FinishReason;
 use stator_api::json::Json;
 use stator_api::{Api, Delta, FieldNotes, Input};
@@ -43,6 +44,7 @@ struct AnsweredCall {
     id: String,
     name: String,
     arguments: String,
+    custom: bool,
 }
 
 impl NextTurn {
@@ -67,6 +69,7 @@ impl NextTurn {
                 (known.id, known.name) = (start.id.to_owned(), start.name.to_owned());
             }
             known.arguments.push_str(call.arguments);
+            known.custom = call.custom;
         }
         // A cut answer is not what a client goes on with.
         let ends = [FinishReason::Stop, FinishReason::ToolCalls];
@@ -118,8 +121,12 @@ impl NextTurn {
             Json::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
         };
         let calls = self.calls.iter().map(|call| {
-            let function =
-                object(vec![("name", text(&call.name)), ("arguments", text(&call.arguments))]);
+            let arguments = match call.custom {
+                true => arguments_of(call.arguments.as_str().into()).into(),
+                false => call.arguments.clone().into(),
+            };
+            let arguments = Json::Str(arguments);
+            let function = object(vec![("name", text(&call.name)), ("arguments", arguments)]);
             object(vec![("id", text(&call.id)), ("type", text("function")), ("function", function)])
         });
         let calls: Vec<_> = calls.collect();

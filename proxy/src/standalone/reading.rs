@@ -1,9 +1,10 @@
 //! Reading answers for markup: which families, and what becomes of calls.
 
-use super::segment::Segments;
+use super::segment::{CallBegin, Segments};
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use serde_json::{Value, json};
+use stator_api::custom_tools::InputReader;
 use stator_api::delta::FinishReason;
 use stator_api::openai::ApiError;
 use stator_api::{Api, GenerateOptions, ToolChoice, ToolUse};
@@ -126,6 +127,8 @@ impl AnswerReading {
             rule: self.rule,
             ids: self.calls.map_or(CallIds::OpenAi, |family| family.ids),
             calls: 0,
+            tools: self.tools.clone(),
+            input: None,
             enough: false,
             stopped: false,
             told_text: false,
@@ -186,6 +189,9 @@ pub(super) struct MarkupReader {
     ids: CallIds,
     /// Calls that have begun.
     calls: u32,
+    tools: KnownTools,
+    /// Reads the input of the call that began last, if a custom tool is called.
+    input: Option<InputReader>,
     /// Whether the only call that the client wants is complete.
     enough: bool,
     /// Whether a stop string is complete.
@@ -241,8 +247,19 @@ impl MarkupReader {
         read: impl FnOnce(&mut OutputParser, &str, &mut dyn EventSink),
     ) -> Option<FinishReason> {
         self.told_text = false;
-        let Self { parser, piece, include_reasoning, rule, ids, calls, enough, stopped, told_text } =
-            self;
+        let Self {
+            parser,
+            piece,
+            include_reasoning,
+            rule,
+            ids,
+            calls,
+            tools,
+            input,
+            enough,
+            stopped,
+            told_text,
+        } = self;
         let mut sink = |event: OutputEvent<'_>| match event {
             _ if *enough || *stopped => {}
             OutputEvent::Reasoning(piece) if *include_reasoning => segments.push_reasoning(piece),
@@ -258,13 +275,25 @@ impl MarkupReader {
                 if let Some(stop) = stop {
                     stop.finish(segments.text());
                 }
-                segments.push_call(*calls, call_id(*ids, id, name, *calls), name.to_owned());
+                let custom = tools.is_custom(name);
+                *input = custom.then(InputReader::default);
+                let (id, name) = (call_id(*ids, id, name, *calls), name.to_owned());
+                segments.push_call(CallBegin { index: *calls, id, name, custom });
                 *calls += 1;
             }
             OutputEvent::Arguments(piece) if !rule.dropped => {
-                segments.push_arguments(calls.saturating_sub(1), piece);
+                let index = calls.saturating_sub(1);
+                match input {
+                    None => segments.push_arguments(index, piece, false),
+                    Some(input) => segments.push_input(index, |text| input.push(piece, text)),
+                }
             }
-            OutputEvent::CallEnd => *enough = rule.single && !rule.dropped,
+            OutputEvent::CallEnd => {
+                if let Some(mut input) = input.take() {
+                    segments.push_input(calls.saturating_sub(1), |text| input.finish(text));
+                }
+                *enough = rule.single && !rule.dropped;
+            }
             _ => {}
         };
         read(parser, piece, &mut sink);

@@ -17,6 +17,17 @@ struct CallSegment {
     /// Id and name, where the call begins here.
     start: Option<(String, String)>,
     arguments: String,
+    /// Whether a custom tool is called.
+    custom: bool,
+}
+
+/// The beginning of a call.
+#[derive(Debug)]
+pub(super) struct CallBegin {
+    pub(super) index: u32,
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) custom: bool,
 }
 
 /// All output of a choice that has not been written.
@@ -43,7 +54,8 @@ impl Segment {
 impl CallSegment {
     fn delta(&self) -> ToolCallDelta<'_> {
         let start = self.start.as_ref().map(|(id, name)| ToolCallStart { id, name });
-        ToolCallDelta { index: self.index, start, arguments: &self.arguments }
+        let Self { index, arguments, custom, .. } = self;
+        ToolCallDelta { index: *index, start, arguments, custom: *custom }
     }
 }
 
@@ -89,19 +101,29 @@ impl Segments {
     }
 
     /// Begins a call.
-    pub(super) fn push_call(&mut self, index: u32, id: String, name: String) {
-        let call = CallSegment { index, start: Some((id, name)), arguments: String::new() };
+    pub(super) fn push_call(&mut self, CallBegin { index, id, name, custom }: CallBegin) {
+        let arguments = String::new();
+        let call = CallSegment { index, start: Some((id, name)), arguments, custom };
         self.place(false).calls.push(call);
     }
 
     /// More arguments of the call that began last.
-    pub(super) fn push_arguments(&mut self, index: u32, piece: &str) {
+    pub(super) fn push_arguments(&mut self, index: u32, piece: &str, custom: bool) {
         let calls = &mut self.place(false).calls;
         match calls.last_mut().filter(|call| call.index == index) {
             Some(call) => call.arguments.push_str(piece),
             None => {
-                calls.push(CallSegment { index, start: None, arguments: piece.to_owned() });
+                calls.push(CallSegment { index, start: None, arguments: piece.to_owned(), custom });
             }
+        }
+    }
+
+    /// More input of the call of a custom tool that began last, if `read` appends any.
+    pub(super) fn push_input(&mut self, index: u32, read: impl FnOnce(&mut String)) {
+        let mut piece = String::new();
+        read(&mut piece);
+        if !piece.is_empty() {
+            self.push_arguments(index, &piece, true);
         }
     }
 
@@ -126,9 +148,10 @@ mod tests {
         let mut segments = Segments::new(String::new(), ordered);
         segments.push_reasoning("r");
         segments.text().push('t');
-        segments.push_call(0, "i".into(), "f".into());
-        segments.push_arguments(0, "{");
-        segments.push_arguments(0, "}");
+        let (id, name) = ("i".into(), "f".into());
+        segments.push_call(CallBegin { index: 0, id, name, custom: false });
+        segments.push_arguments(0, "{", false);
+        segments.push_arguments(0, "}", false);
         segments.text().push('u');
         segments
     }
@@ -149,8 +172,8 @@ mod tests {
         let mut segments = fill(true);
         segments.clear();
         assert!(segments.is_empty());
-        segments.push_arguments(0, "x");
-        let call = ToolCallDelta { index: 0, start: None, arguments: "x" };
+        segments.push_arguments(0, "x", true);
+        let call = ToolCallDelta { index: 0, start: None, arguments: "x", custom: true };
         assert_eq!(segments.whole().calls(), [call]);
     }
 }

@@ -63,6 +63,7 @@ fn told(
         name: name.into(),
         parameters: parameters.clone(),
         strict: false,
+        custom: None,
     };
     let known = KnownTools::new(vec![function("f"), function("g")]);
     let parser = OutputParser::new(Some(thoughts), Some(calls), known, inside);

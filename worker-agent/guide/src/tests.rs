@@ -262,4 +262,38 @@ proptest! {
         prop_assert!((3..=77).contains(&value["n"].as_i64().unwrap_or_default()));
         prop_assert!(value["tags"].as_array().is_none_or(|tags| tags.len() <= 2));
     }
+
+    /// The input of a custom tool is a string of JSON whatever is drawn, and what it holds is of the
+    /// grammar. The second grammar stands within itself.
+    #[test]
+    fn inputs_of_custom_tools_are_of_their_grammar(draws in proptest::collection::vec(any::<prop::sample::Index>(), 400)) {
+        let lines = r#"root ::= r0
+            r0 ::= (("*" ([\x20-\x21\x23-\x5b\x5d-\U0010ffff] | "\\t" | "\\\"" | "\\\\"){1,4} "\\n")){1,3}"#;
+        let nested = r#"root ::= r0
+            r0 ::= ("\\\"" [ab] "\\\"" | "(" r0 ")")"#;
+        for (ebnf, is_nested) in [(lines, false), (nested, true)] {
+            let const_string = |value| json!({"type": "const_string", "value": value});
+            let form = tag(&json!({"type": "tag", "begin": "<f>", "end": "</f>",
+                "content": {"type": "sequence", "elements": [const_string("{\"input\": \""),
+                    {"type": "grammar", "grammar": ebnf}, const_string("\"}")]}}));
+            let guide = factory().compile(&form).expect("a sound tag");
+            let mut draws = draws.iter();
+            let text = answer(guide, |allowed| match draws.next() {
+                Some(draw) => *draw.get(allowed),
+                None => *allowed.iter().max().expect("one at least"),
+            });
+            let Some(text) = text else { continue };
+            let call = text.strip_prefix("<f>").and_then(|text| text.strip_suffix("</f>"));
+            let call: Value = serde_json::from_str(call.expect("a call")).expect("JSON");
+            let input = call["input"].as_str().expect("text");
+            let fits = match is_nested {
+                true => ["\"a\"", "\"b\""].contains(&input.trim_matches(['(', ')'])),
+                false => input.strip_suffix('\n').expect("lines").split('\n').all(|line| {
+                    let chars = line.strip_prefix('*').map_or(0, |line| line.chars().count());
+                    (1..=4).contains(&chars)
+                }),
+            };
+            prop_assert!(fits, "{input:?}");
+        }
+    }
 }

@@ -40,9 +40,9 @@ fn kinds(events: &[Value]) -> Vec<String> {
 fn blocks_follow_each_other_without_gaps() {
     let start = ToolCallStart { id: "toolu_1", name: "f" };
     let calls = [
-        ToolCallDelta { index: 0, start: Some(start), arguments: "" },
-        ToolCallDelta { index: 0, start: None, arguments: "{\"a\":1}" },
-        ToolCallDelta { index: 1, start: Some(start), arguments: "{}" },
+        ToolCallDelta { index: 0, start: Some(start), arguments: "", custom: false },
+        ToolCallDelta { index: 0, start: None, arguments: "{\"a\":1}", custom: false },
+        ToolCallDelta { index: 1, start: Some(start), arguments: "{}", custom: false },
     ];
     let last =
         Delta { tool_calls: &calls, finish: Some(FinishReason::ToolCalls), ..Delta::default() };
@@ -101,7 +101,8 @@ fn an_end_says_why() {
 #[test]
 fn a_whole_message_is_what_its_events_add_up_to() {
     let start = ToolCallStart { id: "toolu_1", name: "f" };
-    let calls = [ToolCallDelta { index: 0, start: Some(start), arguments: " {\"a\":1.0}" }];
+    let calls =
+        [ToolCallDelta { index: 0, start: Some(start), arguments: " {\"a\":1.0}", custom: false }];
     let answer = Delta {
         text: "so",
         reasoning: "hm",

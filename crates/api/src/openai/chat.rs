@@ -6,6 +6,7 @@ use super::fields::FlagOrCount;
 use super::options::{self, integer};
 use super::tools;
 use crate::conversation::{Conversation, Role};
+use crate::custom_tools;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::request::{GenerateRequest, Input};
@@ -80,9 +81,12 @@ fn conversation<'a>(
     definitions: Option<Vec<Json<'a>>>,
     tool_use: Option<&ToolUse<'_>>,
 ) -> Result<Conversation<'a>, ApiError> {
-    let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
+    let mut messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages must have at least one message"));
+    }
+    for (at, message) in messages.iter_mut().enumerate() {
+        custom_tools::settle_calls(message, &format!("messages[{at}]"))?;
     }
     let continue_final_message = body.continue_final_message.unwrap_or(false);
     let add_generation_prompt = body.add_generation_prompt.unwrap_or(!continue_final_message);

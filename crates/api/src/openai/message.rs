@@ -3,7 +3,7 @@
 //! Source: OpenAI's chat completions; `reasoning_content` as DeepSeek's API and SGLang have it,
 //! `reasoning` as vLLM and OpenRouter do.
 
-use super::escape::{push_escaped, push_int, push_json_str};
+use super::escape::{push_int, push_json_str};
 use super::logprobs::push_list;
 use crate::delta::{Delta, ToolCallDelta, ToolCallStart};
 
@@ -67,20 +67,28 @@ fn push_reasoning(out: &mut Vec<u8>, reasoning: &str) {
 
 /// The members of a call after its number, and its closing brace.
 fn push_call(out: &mut Vec<u8>, call: &ToolCallDelta<'_>) {
+    let (kind, content) = match call.custom {
+        false => ("function", "arguments"),
+        true => ("custom", "input"),
+    };
     if let Some(ToolCallStart { id, .. }) = call.start {
         out.extend_from_slice(b"\"id\":");
         push_json_str(out, id);
-        out.extend_from_slice(b",\"type\":\"function\",");
+        out.extend_from_slice(b",\"type\":");
+        push_json_str(out, kind);
+        out.push(b',');
     }
-    out.extend_from_slice(b"\"function\":{");
+    push_json_str(out, kind);
+    out.extend_from_slice(b":{");
     if let Some(ToolCallStart { name, .. }) = call.start {
         out.extend_from_slice(b"\"name\":");
         push_json_str(out, name);
         out.push(b',');
     }
-    out.extend_from_slice(b"\"arguments\":\"");
-    push_escaped(out, call.arguments);
-    out.extend_from_slice(b"\"}}");
+    push_json_str(out, content);
+    out.push(b':');
+    push_json_str(out, call.arguments);
+    out.extend_from_slice(b"}}");
 }
 
 /// Appends a comma unless nothing stands between `from` and the end.
@@ -122,8 +130,8 @@ mod tests {
     #[test]
     fn a_call_has_its_identity_in_its_first_event() {
         let calls = [
-            ToolCallDelta { index: 0, start: None, arguments: "\"x\"}" },
-            ToolCallDelta { index: 1, start: Some(START), arguments: "" },
+            ToolCallDelta { index: 0, start: None, arguments: "\"x\"}", custom: false },
+            ToolCallDelta { index: 1, start: Some(START), arguments: "", custom: false },
         ];
         let first = json!({"index": 0, "function": {"arguments": "\"x\"}"}});
         let second = json!({"index": 1, "id": "call_1", "type": "function",
@@ -135,8 +143,23 @@ mod tests {
     }
 
     #[test]
+    fn a_custom_tool_gets_its_input() {
+        let mut calls =
+            [ToolCallDelta { index: 0, start: Some(START), arguments: "a\n", custom: true }];
+        let first = json!({"index": 0, "id": "call_1", "type": "custom",
+                           "custom": {"name": "f", "input": "a\n"}});
+        let delta = Delta { tool_calls: &calls, ..Delta::default() };
+        check(push_delta, &delta, &json!({"tool_calls": [first]}));
+        calls[0].start = None;
+        let delta = Delta { tool_calls: &calls, ..Delta::default() };
+        let later = json!({"index": 0, "custom": {"input": "a\n"}});
+        check(push_delta, &delta, &json!({"tool_calls": [later]}));
+    }
+
+    #[test]
     fn a_whole_message_that_only_calls_has_no_content() {
-        let calls = [ToolCallDelta { index: 0, start: Some(START), arguments: "{}" }];
+        let calls =
+            [ToolCallDelta { index: 0, start: Some(START), arguments: "{}", custom: false }];
         let call = json!({"id": "call_1", "type": "function",
                           "function": {"name": "f", "arguments": "{}"}});
         let choice = Delta { reasoning: "r", tool_calls: &calls, ..Delta::default() };

@@ -4,8 +4,9 @@
 
 use super::body::Body;
 use super::error::ApiError;
+use crate::custom_tools::{self, GRAMMARS_MAX_BYTES};
 use crate::json::Json;
-use crate::tools::{ToolChoice, ToolUse};
+use crate::tools::{CustomInput, Function, ToolChoice, ToolUse};
 use std::borrow::Cow;
 
 /// Most tools of a request.
@@ -14,6 +15,8 @@ pub const TOOLS_MAX: usize = 1536;
 pub const FUNCTION_NAME_MAX_BYTES: usize = 128;
 
 const CHOICE: &str = "tool_choice";
+const FUNCTION: &str = "function";
+const CUSTOM: &str = "custom";
 
 /// The tools of a chat: for the template, and for the answer.
 pub(super) struct ChatTools<'a> {
@@ -29,15 +32,20 @@ pub(super) struct ChatTools<'a> {
 ///
 /// 400 with the field at fault; a choice among tools that are not there is one too.
 pub(super) fn read<'a>(body: &mut Body<'a>) -> Result<ChatTools<'a>, ApiError> {
-    let definitions = definitions(body.tools.take())?;
+    let (definitions, customs) = definitions(body.tools.take())?;
     let choice = body.tool_choice.take();
     let parallel = body.parallel_tool_calls.unwrap_or(true);
-    let functions = ToolUse::functions(definitions.as_deref().unwrap_or_default());
+    let mut functions = ToolUse::functions(definitions.as_deref().unwrap_or_default());
+    for (function, custom) in functions.iter_mut().zip(customs) {
+        // An input of a certain form is held to it.
+        function.strict |= matches!(custom, Some(CustomInput::Grammar(_)));
+        function.custom = custom;
+    }
     let mut tool_use = ToolUse { functions, choice: ToolChoice::Auto, parallel };
     choose(&mut tool_use, choice)?;
     let needed = match &tool_use.choice {
         ToolChoice::Required => Some("required".to_owned()),
-        ToolChoice::Named(name) => Some(format!("the function \"{name:.128}\"")),
+        ToolChoice::Named(name) => Some(format!("the tool \"{name:.128}\"")),
         ToolChoice::Auto | ToolChoice::None => None,
     };
     match (definitions, needed) {
@@ -59,8 +67,8 @@ fn choose<'a>(tool_use: &mut ToolUse<'a>, choice: Option<Json<'a>>) -> Result<()
             Ok(())
         }
         Some(choice @ Json::Object(_)) => match choice.get("type").and_then(Json::as_str) {
-            Some("function") => {
-                let name = named(tool_use, &choice, "tool_choice.function.name")?;
+            Some("function" | "custom") => {
+                let name = named(tool_use, &choice, "tool_choice")?;
                 tool_use.choice = ToolChoice::Named(name);
                 Ok(())
             }
@@ -68,8 +76,8 @@ fn choose<'a>(tool_use: &mut ToolUse<'a>, choice: Option<Json<'a>>) -> Result<()
             kind => {
                 let kind = kind.unwrap_or("null");
                 let message = format!(
-                    "tool_choice of type \"{kind:.40}\" is not supported, only function and \
-                     allowed_tools"
+                    "tool_choice of type \"{kind:.40}\" is not supported, only function, custom \
+                     and allowed_tools"
                 );
                 Err(ApiError::unsupported(CHOICE, message))
             }
@@ -92,19 +100,25 @@ fn mode_of(param: &str, mode: &str) -> Result<ToolChoice<'static>, ApiError> {
     }
 }
 
-/// The name in `{"function":{"name":…}}`, which must be that of a tool.
+/// The name in `{"type":"function","function":{"name":…}}` or `{"type":"custom","custom":{"name":…}}`,
+/// which must be that of a tool of this type.
 fn named<'a>(
     tool_use: &ToolUse<'a>,
     choice: &Json<'a>,
-    param: &str,
+    path: &str,
 ) -> Result<Cow<'a, str>, ApiError> {
-    let name = choice.get("function").and_then(|function| function.get("name"));
+    let is_custom = choice.get("type").and_then(Json::as_str) == Some(CUSTOM);
+    let kind = if is_custom { CUSTOM } else { FUNCTION };
+    let param = format!("{path}.{kind}.name");
+    let name = choice.get(kind).and_then(|tool| tool.get("name"));
     let Some(Json::Str(name)) = name else {
-        return Err(ApiError::invalid(param, format!("{param} must be a string")));
+        return Err(ApiError::invalid(&param, format!("{param} must be a string")));
     };
-    if !tool_use.functions.is_empty() && !tool_use.functions.iter().any(|it| it.name == *name) {
-        let message = format!("{param} is \"{name:.128}\", which is no function of tools");
-        return Err(ApiError::invalid(param, message));
+    let is_it = |it: &Function<'_>| it.name == *name && it.custom.is_some() == is_custom;
+    if !tool_use.functions.is_empty() && !tool_use.functions.iter().any(is_it) {
+        let what = if is_custom { "custom tool" } else { "function" };
+        let message = format!("{param} is \"{name:.128}\", which is no {what} of tools");
+        return Err(ApiError::invalid(&param, message));
     }
     Ok(name.clone())
 }
@@ -129,18 +143,19 @@ fn allow<'a>(tool_use: &mut ToolUse<'a>, choice: &Json<'a>) -> Result<(), ApiErr
         let message = format!("{TOOLS} has {} tools, it must have 1 to {TOOLS_MAX}", tools.len());
         return Err(ApiError::invalid(TOOLS, message));
     }
-    let names = tools
-        .iter()
-        .enumerate()
-        .map(|(at, tool)| named(tool_use, tool, &format!("{TOOLS}[{at}].function.name")));
+    let names =
+        tools.iter().enumerate().map(|(at, tool)| named(tool_use, tool, &format!("{TOOLS}[{at}]")));
     let names: Vec<_> = names.collect::<Result<_, _>>()?;
     tool_use.functions.retain(|function| names.contains(&function.name));
     Ok(())
 }
 
-fn definitions(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiError> {
-    let tools = match tools {
-        None | Some(Json::Null) => return Ok(None),
+/// Definitions of functions, and beside each what a custom tool that it stands for holds.
+type Definitions<'a> = (Option<Vec<Json<'a>>>, Vec<Option<CustomInput>>);
+
+fn definitions(tools: Option<Json<'_>>) -> Result<Definitions<'_>, ApiError> {
+    let mut tools = match tools {
+        None | Some(Json::Null) => return Ok((None, Vec::new())),
         Some(Json::Array(tools)) => tools,
         Some(_) => return Err(ApiError::invalid("tools", "tools must be a list")),
     };
@@ -151,33 +166,42 @@ fn definitions(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiErro
         ));
     }
     // The first fault ends the search, and names the place of its tool.
-    for (at, tool) in tools.iter().enumerate() {
-        check_definition(tool, &format!("tools[{at}]"))?;
+    let mut customs = Vec::with_capacity(tools.len());
+    let mut grammar_bytes = 0;
+    for (at, tool) in tools.iter_mut().enumerate() {
+        let path = format!("tools[{at}]");
+        let custom = custom_tools::definition(tool, &path)?;
+        grammar_bytes += custom.as_ref().map_or(0, |custom| custom.grammar_bytes);
+        if grammar_bytes > GRAMMARS_MAX_BYTES {
+            let message = format!(
+                "the grammars of all tools have more than {GRAMMARS_MAX_BYTES} bytes together"
+            );
+            return Err(ApiError::invalid(&path, message));
+        }
+        check_definition(tool, &path, custom.is_some())?;
+        customs.push(custom.map(|custom| custom.input));
     }
-    Ok(Some(tools).filter(|tools| !tools.is_empty()))
+    Ok((Some(tools).filter(|tools| !tools.is_empty()), customs))
 }
 
-fn check_definition(tool: &Json<'_>, path: &str) -> Result<(), ApiError> {
+/// Checks a function's definition, which may stand for a custom tool.
+fn check_definition(tool: &Json<'_>, path: &str, is_custom: bool) -> Result<(), ApiError> {
     let fault =
         |field: &str, message: String| Err(ApiError::invalid(&format!("{path}{field}"), message));
-    match tool.get("type").and_then(Json::as_str) {
-        Some("function") => {}
-        Some("custom") => {
-            let message = "custom tools are supported under /v1/responses, chats take functions";
-            return fault(".type", format!("{path}.type is \"custom\": {message}"));
-        }
-        _ => return fault(".type", format!("{path}.type must be \"function\"")),
+    if tool.get("type").and_then(Json::as_str) != Some(FUNCTION) {
+        return fault(".type", format!("{path}.type must be \"function\" or \"custom\""));
     }
+    let kind = if is_custom { CUSTOM } else { FUNCTION };
     let function = tool.get("function");
     match function.and_then(|function| function.get("name")).and_then(Json::as_str) {
         None | Some("") => {
-            return fault(".function.name", format!("{path}.function.name must be a string"));
+            return fault(&format!(".{kind}.name"), format!("{path}.{kind}.name must be a string"));
         }
         Some(name) if name.len() > FUNCTION_NAME_MAX_BYTES => {
             let bytes = name.len();
             let message =
                 format!("the name has {bytes} bytes, the limit is {FUNCTION_NAME_MAX_BYTES}");
-            return fault(".function.name", message);
+            return fault(&format!(".{kind}.name"), message);
         }
         Some(_) => {}
     }
@@ -193,7 +217,6 @@ fn check_definition(tool: &Json<'_>, path: &str) -> Result<(), ApiError> {
 mod tests {
     use super::super::chat;
     use super::*;
-    use crate::tools::Function;
 
     const TOOLS: &str = r#""tools":[{"type":"function","function":{"name":"f","strict":true}},
         {"type":"function","function":{"name":"g","parameters":{"type":"object"}}}]"#;
@@ -214,8 +237,8 @@ mod tests {
             let tools = read.unwrap().unwrap();
             assert_eq!((tools.choice, tools.parallel), (ToolChoice::Auto, true));
             let parameters = Some(Json::Object(vec![("type".into(), Json::Str("object".into()))]));
-            let f = Function { name: "f".into(), parameters: None, strict: true };
-            let g = Function { name: "g".into(), parameters, strict: false };
+            let f = Function { name: "f".into(), parameters: None, strict: true, custom: None };
+            let g = Function { name: "g".into(), parameters, strict: false, custom: None };
             assert_eq!(tools.functions, [f, g]);
         });
         check(r#""tools":[],"tool_choice":"auto""#, |read| assert_eq!(read.unwrap(), None));
@@ -240,7 +263,12 @@ mod tests {
         refused(r#""tool_choice":{"type":"function","function":{"name":"f"}}"#, "tool_choice");
         refused(&format!(r#"{TOOLS},"tool_choice":"any""#), "tool_choice");
         refused(&format!(r#"{TOOLS},"tool_choice":7"#), "tool_choice");
-        refused(&format!(r#"{TOOLS},"tool_choice":{{"type":"custom"}}"#), "tool_choice");
+        refused(
+            &format!(r#"{TOOLS},"tool_choice":{{"type":"custom"}}"#),
+            "tool_choice.custom.name",
+        );
+        let custom = r#""tool_choice":{"type":"custom","custom":{"name":"f"}}"#;
+        refused(&format!("{TOOLS},{custom}"), "tool_choice.custom.name");
         let unknown = r#""tool_choice":{"type":"function","function":{"name":"h"}}"#;
         refused(&format!("{TOOLS},{unknown}"), "tool_choice.function.name");
         let none = r#""tool_choice":{"type":"allowed_tools","allowed_tools":{"tools":[]}}"#;
@@ -249,6 +277,51 @@ mod tests {
             r#""tools":[{"type":"function","function":{"name":"f","parameters":[]}}]"#,
             "tools[0].function.parameters",
         );
-        refused(r#""tools":[{"type":"custom","custom":{"name":"f"}}]"#, "tools[0].type");
+        refused(r#""tools":[{"type":"mcp"}]"#, "tools[0].type");
+        for (custom, param) in [
+            (r#"{}"#, ".name"),
+            (r#"{"name":"f","format":{"type":"json"}}"#, ".format.type"),
+            (
+                r#"{"name":"f","format":{"type":"grammar","grammar":{"syntax":"ebnf"}}}"#,
+                ".format.grammar.syntax",
+            ),
+            (
+                r#"{"name":"f","format":{"type":"grammar","grammar":{"syntax":"lark",
+                    "definition":"start: a\nb: \"c\""}}}"#,
+                ".format.grammar.definition",
+            ),
+        ] {
+            let tools = format!(r#""tools":[{{"type":"custom","custom":{custom}}}]"#);
+            refused(&tools, &format!("tools[0].custom{param}"));
+        }
+    }
+
+    #[test]
+    fn a_custom_tool_is_a_function_of_one_string() {
+        let tools = r#""tools":[{"type":"custom","custom":{"name":"f","description":"d"}},
+            {"type":"custom","custom":{"name":"g","format":{"type":"grammar",
+                "grammar":{"syntax":"regex","definition":"^[ab]+$"}}}},
+            {"type":"function","function":{"name":"h"}}]"#;
+        let named = r#""tool_choice":{"type":"custom","custom":{"name":"g"}}"#;
+        check(&format!("{tools},{named}"), |read| {
+            let tools = read.unwrap().unwrap();
+            assert_eq!(tools.choice, ToolChoice::Named("g".into()));
+            let [f, g, h] = &tools.functions[..] else { panic!("three functions") };
+            assert_eq!((f.strict, &f.custom), (false, &Some(CustomInput::Text)));
+            assert_eq!((g.strict, h.strict, &h.custom), (true, false, &None));
+            let Some(CustomInput::Grammar(ebnf)) = &g.custom else { panic!("a grammar") };
+            assert_eq!(ebnf, "root ::= r0\nr0 ::= (([a-b]))+\n");
+            let input = g.parameters.as_ref().and_then(|it| it.get("properties")?.get("input"));
+            let told = input.and_then(|input| input.get("description")).and_then(Json::as_str);
+            assert_eq!(told, Some("Text of this regular expression: ^[ab]+$"));
+        });
+        let allowed = r#""tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required",
+            "tools":[{"type":"custom","custom":{"name":"f"}}]}}"#;
+        check(&format!("{tools},{allowed}"), |read| {
+            let tools = read.unwrap().unwrap();
+            assert_eq!((&tools.choice, tools.functions.len()), (&ToolChoice::Required, 1));
+        });
+        let wrong = r#""tool_choice":{"type":"function","function":{"name":"g"}}"#;
+        refused(&format!("{tools},{wrong}"), "tool_choice.function.name");
     }
 }

@@ -3,9 +3,9 @@
 //! Source: the stream events of the Responses API, and the order that the accumulator of the Python
 //! client `openai` 3.52.0 demands.
 
-use super::call_form::{CallForm, custom_input};
+use super::call_form::CallForm;
 use super::echo::RequestEcho;
-use super::ledger::{ItemContent, OutputItem, push_items, push_logprobs, push_place, push_text};
+use super::ledger::{ItemContent, OutputItem, push_items, push_logprobs, push_place};
 use crate::delta::{Delta, FinishReason, Identity, Usage};
 use crate::openai::ApiError;
 use crate::openai::escape::{push_int, push_json_str};
@@ -111,7 +111,10 @@ impl ResponseEvents {
             let calls = self.echo.calls.clone();
             self.enter(out, is_it, || OutputItem::call(call, &calls));
             if !call.arguments.is_empty() {
-                let name = "response.function_call_arguments.delta";
+                let name = match call.custom {
+                    true => "response.custom_tool_call_input.delta",
+                    false => "response.function_call_arguments.delta",
+                };
                 self.piece(out, name, call.arguments, None);
             }
         }
@@ -263,11 +266,6 @@ impl ResponseEvents {
     fn piece(&mut self, out: &mut Vec<u8>, name: &str, piece: &str, logprobs: Option<Vec<u8>>) {
         let Some(at) = self.items.len().checked_sub(1) else { return };
         match &mut self.items[at].content {
-            ItemContent::Call { arguments, form: Some(CallForm::Custom), .. } => {
-                // The input is known when its JSON is whole.
-                arguments.push_str(piece);
-                return;
-            }
             ItemContent::Reasoning(text) | ItemContent::Call { arguments: text, .. } => {
                 text.push_str(piece);
             }
@@ -304,12 +302,7 @@ impl ResponseEvents {
         let (done, has_part) = match &self.items[at].content {
             ItemContent::Reasoning(_) => ("response.reasoning_text.done", true),
             ItemContent::Message { .. } => ("response.output_text.done", true),
-            ItemContent::Call { form: Some(CallForm::Custom), arguments, .. } => {
-                let input = custom_input(arguments).into_owned();
-                self.event(out, "response.custom_tool_call_input.delta", |out, items| {
-                    push_place(out, &items[at], at, false);
-                    push_text(out, "delta", &input);
-                });
+            ItemContent::Call { form: Some(CallForm::Custom), .. } => {
                 ("response.custom_tool_call_input.done", false)
             }
             ItemContent::Call { .. } => ("response.function_call_arguments.done", false),

@@ -34,8 +34,8 @@ fn object(response: &ResponseEvents) -> Value {
 fn calls() -> [ToolCallDelta<'static>; 2] {
     let start = ToolCallStart { id: "call_1", name: "f" };
     [
-        ToolCallDelta { index: 0, start: Some(start), arguments: "{\"a\"" },
-        ToolCallDelta { index: 0, start: None, arguments: ":1}" },
+        ToolCallDelta { index: 0, start: Some(start), arguments: "{\"a\"", custom: false },
+        ToolCallDelta { index: 0, start: None, arguments: ":1}", custom: false },
     ]
 }
 
@@ -131,7 +131,6 @@ fn a_fault_ends_with_a_failed_response() {
 #[test]
 fn calls_have_the_form_of_their_tools() {
     let mut forms = CallForms::default();
-    forms.push("patch", CallForm::Custom);
     let (namespace, name) = ("team".to_owned(), "spawn".to_owned());
     forms.push("team__spawn", CallForm::Namespaced { namespace, name });
     let echo = RequestEcho { calls: Arc::new(forms), ..RequestEcho::default() };
@@ -139,16 +138,21 @@ fn calls_have_the_form_of_their_tools() {
     response.begin(&mut out);
     let start = |id, name| Some(ToolCallStart { id, name });
     let calls = [
-        ToolCallDelta { index: 0, start: start("call_1", "patch"), arguments: "{\"input\": \"a" },
-        ToolCallDelta { index: 0, start: None, arguments: "\\nb\"}" },
-        ToolCallDelta { index: 1, start: start("call_2", "team__spawn"), arguments: "{}" },
+        ToolCallDelta { index: 0, start: start("call_1", "patch"), arguments: "a", custom: true },
+        ToolCallDelta { index: 0, start: None, arguments: "\nb", custom: true },
+        ToolCallDelta {
+            index: 1,
+            start: start("call_2", "team__spawn"),
+            arguments: "{}",
+            custom: false,
+        },
     ];
     response.delta(&mut out, &Delta { tool_calls: &calls, ..Delta::default() });
     response.end(&mut out, USAGE);
     let events = records(&out);
     let of = |name: &str| events.iter().filter(|event| event["type"] == name).collect::<Vec<_>>();
     let inputs = of("response.custom_tool_call_input.delta");
-    assert_eq!((inputs.len(), &inputs[0]["delta"]), (1, &json!("a\nb")));
+    assert_eq!((&inputs[0]["delta"], &inputs[1]["delta"]), (&json!("a"), &json!("\nb")));
     assert_eq!(of("response.custom_tool_call_input.done")[0]["input"], "a\nb");
     let done = of("response.function_call_arguments.done");
     assert_eq!((done.len(), &done[0]["name"]), (1, &json!("spawn")));

@@ -1,7 +1,8 @@
 //! Items of the Responses API, as messages of a chat.
 
-use super::call_form::{custom_arguments, joined};
+use super::call_form::joined;
 use crate::conversation::{AssistantTurn, Content, Message, Role};
+use crate::custom_tools::arguments_of;
 use crate::json::Json;
 use crate::openai::ApiError;
 use crate::tree::{JsonPath, Members, object};
@@ -125,7 +126,7 @@ impl<'a> ItemReader<'a> {
         let id = item.required_text("call_id")?;
         let name = item.required_text("name")?;
         let input = item.required_text("input")?;
-        self.call(id, name, custom_arguments(input).into());
+        self.call(id, name, arguments_of(input).into());
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The output items of one response: each has its id, its index and its content once.
 
-use super::call_form::{CallForm, CallForms, custom_input};
+use super::call_form::{CallForm, CallForms};
 use crate::delta::{Delta, ToolCallDelta};
 use crate::openai::escape::{push_int, push_json_str};
 use crate::openai::logprobs::push_chat_token;
@@ -26,7 +26,7 @@ pub(super) enum ItemContent {
         call_id: String,
         /// The tool, by the name that the model knows.
         name: String,
-        /// Text of JSON.
+        /// Text of JSON, or the input of a custom tool.
         arguments: String,
         /// The form in which the client gets the call; none for that of a plain function.
         form: Option<CallForm>,
@@ -62,7 +62,10 @@ impl OutputItem {
             call_id: id.to_owned(),
             name: name.to_owned(),
             arguments: String::new(),
-            form: forms.find(name).cloned(),
+            form: match call.custom {
+                true => Some(CallForm::Custom),
+                false => forms.find(name).cloned(),
+            },
         }
     }
 
@@ -101,11 +104,7 @@ impl OutputItem {
                     push_text(out, "namespace", namespace);
                 }
                 push_text(out, "name", own_name(name, form.as_ref()));
-                match is_custom {
-                    true if is_new => push_text(out, "input", ""),
-                    true => push_text(out, "input", &custom_input(arguments)),
-                    false => push_text(out, "arguments", arguments),
-                }
+                push_text(out, if is_custom { "input" } else { "arguments" }, arguments);
                 out.push(b'}');
             }
         }
@@ -122,7 +121,7 @@ impl OutputItem {
                 out.push(b']');
             }
             ItemContent::Call { arguments, form: Some(CallForm::Custom), .. } => {
-                push_text(out, "input", &custom_input(arguments));
+                push_text(out, "input", arguments);
             }
             ItemContent::Call { arguments, name, form, .. } => {
                 push_text(out, "arguments", arguments);

@@ -19,13 +19,18 @@ pub const ITEMS_MAX: usize = 10_000;
 /// Asks for the logprobs of the answer's text.
 const LOGPROBS: &str = "message.output_text.logprobs";
 /// Fields of chats, and of this API.
-const OWN_WORDS: [(&str, &str); 6] = [
+const OWN_WORDS: [(&str, &str); 11] = [
     ("response_format.json_schema.schema", "text.format.schema"),
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),
     ("max_completion_tokens", "max_output_tokens"),
     ("messages", "input"),
     (".function.name", ".name"),
+    (".custom.name", ".name"),
+    (".custom.format.type", ".format.type"),
+    (".custom.format.grammar.syntax", ".format.syntax"),
+    (".custom.format.grammar.definition", ".format.definition"),
+    (".function.parameters", ".parameters"),
 ];
 
 /// A checked request for a response.

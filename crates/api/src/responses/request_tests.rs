@@ -125,9 +125,15 @@ fn a_fault_is_named_in_the_words_of_the_api() {
         (r#","input":"a","tools":[{"type":"web_search"}]"#, "tools[0].type", "web_search"),
         (
             r#","input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar",
-                "syntax":"lark","definition":"start: x"}}]"#,
+                "syntax":"ebnf","definition":"start: x"}}]"#,
             "tools[0].format.syntax",
-            "\"lark\"",
+            "\"ebnf\"",
+        ),
+        (
+            r#","input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar",
+                "syntax":"lark","definition":"start: x"}}]"#,
+            "tools[0].format.definition",
+            "tools[0].format.definition: line 1, column 8: nothing defines x",
         ),
         (
             r#","input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}]"#,
@@ -174,9 +180,8 @@ fn custom_tools_and_namespaces_are_functions_to_the_model() {
     let [spawn, patch] = &tools.functions[..] else { panic!("two functions") };
     assert_eq!((&*spawn.name, spawn.strict), ("team__spawn", false));
     assert_eq!((&*patch.name, patch.strict), ("patch", true));
-    let input = patch.parameters.as_ref().and_then(|it| it.get("properties")?.get("input"));
-    let pattern = input.and_then(|input| input.get("pattern")).and_then(Json::as_str);
-    assert_eq!(pattern, Some("^(?:a+)$"));
+    let ebnf = "root ::= r0\nr0 ::= (\"a\")+\n".to_owned();
+    assert_eq!(patch.custom, Some(crate::tools::CustomInput::Grammar(ebnf)));
     let echo = format!("{{\"a\":0{}}}", String::from_utf8_lossy(&checked.form.echo.members));
     let echo: Value = serde_json::from_str(&echo).expect("JSON");
     assert_eq!(echo["tools"][1].get("parameters"), None, "a custom tool has none");

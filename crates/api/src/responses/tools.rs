@@ -1,6 +1,6 @@
 //! Tools, the choice among them and the form of answers, in the shape of a chat's.
 
-use super::call_form::{CallForm, CallForms, custom_parameters, joined};
+use super::call_form::{CallForm, CallForms, joined};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -12,13 +12,13 @@ const CUSTOM: &str = "custom";
 
 /// The tools of a request.
 pub(super) struct ResponseTools<'a> {
-    /// Definitions of functions, as a chat has them.
+    /// Definitions of functions and custom tools, as a chat has them.
     pub(super) definitions: Json<'a>,
     /// Forms in which the client gets the calls of its other tools.
     pub(super) forms: CallForms,
 }
 
-/// Reads `tools`. A function of a namespace and a custom tool become functions of a chat.
+/// Reads `tools`. A function of a namespace becomes a function of a chat.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ impl<'a> ToolReader<'a> {
         for hint in ["defer_loading", "output_schema", "async"] {
             tool.ignore(hint);
         }
-        self.definitions.push(named(Json::Object(function)));
+        self.definitions.push(named(FUNCTION, Json::Object(function)));
         Ok(())
     }
 
@@ -109,55 +109,31 @@ impl<'a> ToolReader<'a> {
         Ok(())
     }
 
-    /// A custom tool, the input of which is text: a function of one string.
+    /// A custom tool. A chat has what is said of a grammar one level deeper.
     fn custom(&mut self, tool: &mut Members<'a, '_>) -> Result<(), ApiError> {
         let path = *tool.path();
-        let name = tool.required_text("name")?;
-        self.forms.push(&name, CallForm::Custom);
-        let mut function = vec![("name".into(), Json::Str(name))];
-        function.extend(tool.take("description").map(|text| ("description".into(), text)));
-        let regex = match tool.take("format") {
-            None => None,
-            Some(format) => input_regex(format, JsonPath::Member(&path, "format"))?,
-        };
-        // An input of a certain form is held to it.
-        let strict = regex.is_some();
-        function.push(("parameters".into(), custom_parameters(regex)));
-        function.push(("strict".into(), Json::Bool(strict)));
+        let mut custom = vec![("name".into(), Json::Str(tool.required_text("name")?))];
+        custom.extend(tool.take("description").map(|text| ("description".into(), text)));
+        if let Some(format) = tool.take("format") {
+            let mut format = Members::of(format, JsonPath::Member(&path, "format"))?;
+            let kind = Json::Str(format.required_text("type")?);
+            let mut grammar = Vec::new();
+            for name in ["syntax", "definition"] {
+                grammar.extend(format.take(name).map(|value| (name.into(), value)));
+            }
+            format.refuse_rest()?;
+            let grammar = Json::Object(grammar);
+            custom.push(("format".into(), object([("type", kind), ("grammar", grammar)])));
+        }
         tool.ignore("defer_loading");
-        self.definitions.push(named(Json::Object(function)));
+        self.definitions.push(named(CUSTOM, Json::Object(custom)));
         Ok(())
     }
 }
 
-/// The regular expression of a custom tool's input, if it has one.
-fn input_regex<'a>(format: Json<'a>, path: JsonPath<'_>) -> Result<Option<Cow<'a, str>>, ApiError> {
-    let mut format = Members::of(format, path)?;
-    let regex = match &*format.required_text("type")? {
-        "text" => None,
-        "grammar" => {
-            let definition = format.required_text("definition")?;
-            match &*format.required_text("syntax")? {
-                "regex" => Some(definition),
-                syntax => {
-                    let fault =
-                        format!("is {syntax:.40?}, only \"regex\" is supported for custom tools");
-                    return Err(JsonPath::Member(&path, "syntax").unsupported(fault));
-                }
-            }
-        }
-        kind => {
-            let fault = format!("is {kind:.40?}, it must be \"text\" or \"grammar\"");
-            return Err(JsonPath::Member(&path, "type").invalid(fault));
-        }
-    };
-    format.refuse_rest()?;
-    Ok(regex)
-}
-
-/// `{"type":"function","function":…}`.
-fn named<'a>(function: Json<'a>) -> Json<'a> {
-    object([("type", Json::Str(FUNCTION.into())), (FUNCTION, function)])
+/// `{"type":"function","function":…}`, or the same of a custom tool.
+fn named<'a>(kind: &'static str, tool: Json<'a>) -> Json<'a> {
+    object([("type", Json::Str(kind.into())), (kind, tool)])
 }
 
 /// Reads `tool_choice`, as a chat has it.
@@ -172,17 +148,21 @@ pub(super) fn choice<'a>(choice: &Json<'a>, notes: &FieldNotes) -> Result<Json<'
     }
     let mut choice = Members::of(choice.clone(), path)?;
     let chosen = match &*choice.required_text("type")? {
-        FUNCTION | CUSTOM => named(object([("name", chosen_name(&mut choice)?)])),
+        FUNCTION => named(FUNCTION, object([("name", chosen_name(&mut choice)?)])),
+        CUSTOM => named(CUSTOM, object([("name", chosen_name(&mut choice)?)])),
         "allowed_tools" => {
             let mode = Json::Str(choice.text("mode")?.unwrap_or("auto".into()));
             let path = JsonPath::Member(&path, "tools");
             let tools = list(choice.required("tools")?, path)?;
             let tools = tools.into_iter().enumerate().map(|(at, tool)| {
                 let mut tool = Members::of(tool, JsonPath::Item(&path, at))?;
-                tool.take("type");
+                let kind = match tool.text("type")?.as_deref() {
+                    Some(CUSTOM) => CUSTOM,
+                    _ => FUNCTION,
+                };
                 let name = chosen_name(&mut tool)?;
                 tool.refuse_rest()?;
-                Ok(named(object([("name", name)])))
+                Ok(named(kind, object([("name", name)])))
             });
             let tools = Json::Array(tools.collect::<Result<_, ApiError>>()?);
             let allowed = object([("mode", mode), ("tools", tools)]);

@@ -78,7 +78,12 @@ fn pieces(text: &str) -> Vec<String> {
 fn measure(tools: &str, reasoning: &str, inside: bool, text: &str) -> f64 {
     let schema: Json<'_> = serde_json::from_str(SCHEMA).expect("JSON");
     let parameters = Some(schema.into_owned());
-    let known = KnownTools::new(vec![Function { name: "f".into(), parameters, strict: false }]);
+    let known = KnownTools::new(vec![Function {
+        name: "f".into(),
+        parameters,
+        strict: false,
+        custom: None,
+    }]);
     let families = (ReasoningFamily::find(reasoning), ToolFamily::find(tools));
     let pieces = pieces(text);
     let mut bytes = 0;

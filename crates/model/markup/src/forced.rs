@@ -5,7 +5,17 @@
 
 use crate::families::{CallText, MessageFrame, ThoughtRoom, ToolFamily};
 use serde_json::{Value, json};
-use stator_api::tools::{Function, ToolChoice, ToolUse};
+use stator_api::tools::{CustomInput, Function, ToolChoice, ToolUse};
+
+/// `[{"name": …, "parameters": …}, …]`, which every model can write.
+const LIST: CallText = CallText {
+    section: ("[", "]"),
+    begin: ("{\"name\": \"", "\", \"parameters\": "),
+    numbered: "",
+    end: "}",
+    separator: ", ",
+    trigger: "[",
+};
 
 /// The form of answers with forced calls, and the family that reads them.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +45,7 @@ pub fn forced_calls(
     let one = !tools.parallel || matches!(tools.choice, ToolChoice::Named(_));
     let (format, family) = match (tools.is_forced(), text) {
         (true, Some((family, text))) => (forced(text, &functions, one), family.name()),
-        (true, None) => (list_of_objects(&functions, one), "json"),
+        (true, None) => (forced(&LIST, &functions, one), "json"),
         (false, Some((family, text)))
             if tools.choice == ToolChoice::Auto && functions.iter().any(|it| it.strict) =>
         {
@@ -139,11 +149,7 @@ fn free(text: &CallText, functions: &[&Function<'_>], one: bool) -> Value {
 
 /// One call; its arguments fit the schema if `strict`.
 fn call(text: &CallText, function: &Function<'_>, strict: bool) -> Value {
-    let schema = match strict {
-        true => schema(function),
-        false => json!({"type": "object"}),
-    };
-    let arguments = json!({"type": "json_schema", "json_schema": schema});
+    let arguments = arguments(function, strict);
     let content = match text.numbered {
         "" => arguments,
         behind => json!({"type": "sequence", "elements": [
@@ -157,18 +163,19 @@ fn call(text: &CallText, function: &Function<'_>, strict: bool) -> Value {
     json!({"type": "tag", "begin": begin, "content": content, "end": text.end})
 }
 
-/// `[{"name": …, "parameters": …}, …]`, which every model can write.
-fn list_of_objects(functions: &[&Function<'_>], one: bool) -> Value {
-    let object = |function: &&Function<'_>| {
-        json!({"type": "object", "additionalProperties": false, "required": ["name", "parameters"],
-            "properties": {"name": {"const": function.name}, "parameters": schema(function)}})
-    };
-    let objects: Vec<_> = functions.iter().map(object).collect();
-    let mut list = json!({"type": "array", "minItems": 1, "items": {"anyOf": objects}});
-    if one {
-        list["maxItems"] = 1.into();
+/// The arguments of a call, which fit the schema if `strict`. The input of a custom tool is a string of
+/// its grammar, in the spacing that conversations show.
+fn arguments(function: &Function<'_>, strict: bool) -> Value {
+    let const_string = |value| json!({"type": "const_string", "value": value});
+    match (&function.custom, strict) {
+        (Some(CustomInput::Grammar(ebnf)), true) => json!({"type": "sequence", "elements": [
+            const_string("{\"input\": \""),
+            {"type": "grammar", "grammar": ebnf},
+            const_string("\"}"),
+        ]}),
+        (_, true) => json!({"type": "json_schema", "json_schema": schema(function)}),
+        (_, false) => json!({"type": "json_schema", "json_schema": {"type": "object"}}),
     }
-    json!({"type": "json_schema", "json_schema": list})
 }
 
 fn schema(function: &Function<'_>) -> Value {
@@ -182,8 +189,12 @@ mod tests {
     use crate::families::ReasoningFamily;
 
     fn tools(choice: ToolChoice<'static>, strict: bool) -> ToolUse<'static> {
-        let function =
-            |name: &'static str, strict| Function { name: name.into(), parameters: None, strict };
+        let function = |name: &'static str, strict| Function {
+            name: name.into(),
+            parameters: None,
+            strict,
+            custom: None,
+        };
         let functions = vec![function("f", strict), function("g", false)];
         ToolUse { functions, choice, parallel: true }
     }
@@ -223,7 +234,20 @@ mod tests {
     fn families_without_json_write_a_list() {
         let required = tools(ToolChoice::Required, false);
         let forced = forced_calls(ToolFamily::find("glm45"), &required, ThoughtRoom::None);
-        assert_eq!(forced.expect("a form").family, "json");
+        let forced = forced.expect("a form");
+        assert_eq!(forced.family, "json");
+        assert!(forced.structural_tag.contains(r#""begin":"{\"name\": \"f\", \"parameters\": ""#));
+    }
+
+    #[test]
+    fn the_input_of_a_custom_tool_is_held_to_its_grammar() {
+        let mut tools = tools(ToolChoice::Auto, true);
+        tools.functions[0].custom = Some(CustomInput::Grammar("root ::= \"a\"".into()));
+        for family in ["hermes", "kimi_k2"] {
+            let format = format(family, &tools, "").to_string();
+            let held = r#"{"type":"sequence","elements":[{"type":"const_string","value":"{\"input\": \""},{"type":"grammar","grammar":"root ::= \"a\""},{"type":"const_string","value":"\"}"}]}"#;
+            assert!(format.contains(held), "{format}");
+        }
     }
 
     #[test]

@@ -19,6 +19,11 @@ impl KnownTools {
         self.function(name).is_some()
     }
 
+    /// Whether a function stands for a custom tool.
+    pub fn is_custom(&self, name: &str) -> bool {
+        self.function(name).is_some_and(|function| function.custom.is_some())
+    }
+
     /// The name under which a function is known that a model calls by its namespace and its name,
     /// where they are the same: `f.f` is `f`. Other names are what they are.
     pub(crate) fn own_name<'a>(&self, name: &'a str) -> &'a str {

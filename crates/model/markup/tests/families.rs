@@ -19,6 +19,7 @@ fn fold(pieces: &[&str], tools: &str, reasoning: &str, inside: bool) -> String {
         name: name.to_owned().into(),
         parameters: Some(parameters.clone()),
         strict: false,
+        custom: None,
     };
     let known = KnownTools::new(vec![function("f"), function("g")]);
     let calls = ToolFamily::find(tools);
