@@ -1,11 +1,13 @@
 //! Flags of the API over a fleet: a proxy beside an engine leaves the API to the engine.
 
+use crate::rates::RateLimits;
 use crate::standalone::{PostgresPlace, StoreLimits};
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
 use stator_api::UnknownFields;
 use std::ffi::OsStr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -35,6 +37,17 @@ pub struct ApiArgs {
     #[arg(long, env = "STATOR_STREAM_COMMENT_MS", default_value_t = STREAM_COMMENT_MS,
           value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=86_400_000))]
     pub stream_comment_ms: u64,
+
+    /// Requests that each API key may send in a minute; all clients together where there are no keys.
+    /// Each proxy counts for itself. Default: no limit.
+    #[arg(long, env = "STATOR_REQUESTS_PER_MINUTE", value_name = "COUNT")]
+    pub requests_per_minute: Option<NonZeroU32>,
+
+    /// Tokens, of prompts and answers together, that each API key may use in a minute; all clients
+    /// together where there are no keys. A request is let in while there are some left. Tokens of
+    /// engines that speak for themselves are not counted. Default: no limit.
+    #[arg(long, env = "STATOR_TOKENS_PER_MINUTE", value_name = "COUNT")]
+    pub tokens_per_minute: Option<NonZeroU32>,
 
     /// Port of KServe's open inference protocol over gRPC, on the address of the API; 0 picks a free
     /// one and logs it. It has no TLS. Default: none; the API's own port has the protocol as JSON.
@@ -149,6 +162,11 @@ impl ApiArgs {
         (self.stream_comment_ms > 0).then(|| Duration::from_millis(self.stream_comment_ms))
     }
 
+    /// Limits of each client in a minute.
+    pub(crate) fn rate_limits(&self) -> RateLimits {
+        RateLimits { requests: self.requests_per_minute, tokens: self.tokens_per_minute }
+    }
+
     /// Bounds of responses that are kept.
     pub(crate) fn store_limits(&self) -> StoreLimits {
         StoreLimits {
@@ -164,6 +182,8 @@ impl ApiArgs {
             (self.unknown_fields == UnknownFieldsArg::Ignore, "unknown-fields"),
             (!self.cors_origins.is_empty(), "cors-origins"),
             (self.stream_comment_ms != STREAM_COMMENT_MS, "stream-comment-ms"),
+            (self.requests_per_minute.is_some(), "requests-per-minute"),
+            (self.tokens_per_minute.is_some(), "tokens-per-minute"),
             (self.kserve_grpc_port.is_some(), "kserve-grpc-port"),
             (self.responses_max_bytes != RESPONSES_MAX_BYTES, "responses-max-bytes"),
             (self.responses_store != ResponsesPlace::Memory, "responses-store"),

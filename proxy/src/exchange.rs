@@ -6,6 +6,7 @@
 mod body;
 mod coding;
 mod packing;
+mod rate;
 
 use crate::corked::CorkedConnection;
 use crate::cors;
@@ -13,6 +14,7 @@ use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
 use crate::error_headers::{asks_for_patience, error_headers, retry_after};
 use crate::linger::linger;
+use crate::rates::RateAccount;
 use crate::space::Account;
 use crate::standalone::client::ClientHead;
 use bytes::Bytes;
@@ -52,6 +54,8 @@ pub(crate) struct Exchange {
     ignored: Option<HeaderValue>,
     /// The origin of a web page that may read the answer.
     origin: Option<HeaderValue>,
+    /// What the client has used of its limits, if it has any.
+    rate: Option<RateAccount>,
     /// Compressor of the rest of an answer.
     packer: Option<Box<Packer>>,
     /// Time at which its head was there.
@@ -83,6 +87,7 @@ impl Exchange {
             status: None,
             ignored: None,
             origin: None,
+            rate: None,
             packer: None,
             started: Instant::now(),
             reusable: true,
@@ -293,10 +298,13 @@ impl Exchange {
     /// [`HangUp`] when the client has closed the connection.
     pub(crate) async fn relay(
         &mut self,
-        head: ResponseHeader,
+        mut head: ResponseHeader,
         body: Bytes,
         last: bool,
     ) -> Result<(), HangUp> {
+        for (name, value) in self.rate_headers() {
+            head.insert_header(name, value).expect("names and values are valid by type");
+        }
         self.status = Some(head.status);
         if !self.reusable {
             self.session.set_keepalive(None);
@@ -460,6 +468,7 @@ impl Exchange {
         let time = (HeaderName::from_static(PROCESSING_MS), milliseconds(self.started.elapsed()));
         let page = self.origin.take().map(cors::headers).into_iter().flatten();
         let own = own.into_iter().chain(ignored).chain(second).chain([time]).chain(page);
+        let own = own.chain(self.rate_headers());
         for (name, value) in own.chain(extra.iter().cloned()) {
             head.insert_header(name, value).expect("names and values are valid by type");
         }

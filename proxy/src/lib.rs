@@ -21,6 +21,7 @@ mod http_args;
 mod keys;
 mod linger;
 mod listeners;
+mod rates;
 mod server;
 mod sidecar;
 mod space;

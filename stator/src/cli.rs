@@ -51,7 +51,7 @@ enum Action {
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
-const SIDECAR_REFUSES: [&str; 13] = [
+const SIDECAR_REFUSES: [&str; 15] = [
     "api_key",
     "api_keys_file",
     "shared_prefixes",
@@ -60,6 +60,8 @@ const SIDECAR_REFUSES: [&str; 13] = [
     "unknown_fields",
     "cors_origins",
     "stream_comment_ms",
+    "requests_per_minute",
+    "tokens_per_minute",
     "kserve_grpc_port",
     "responses_store",
     "responses_max_bytes",

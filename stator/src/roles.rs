@@ -18,8 +18,8 @@ const CLIENT_LIMITS: &[&str] = &[
     "write-timeout-ms",
 ];
 
-/// Limits of what one API key may hold.
-const KEY_LIMITS: &[&str] = &["key-share-percent"];
+/// Limits of what one API key may hold, and ask for in a minute.
+const KEY_LIMITS: &[&str] = &["key-share-percent", "requests-per-minute", "tokens-per-minute"];
 
 /// Treatment of requests that is right for nearly everybody.
 const API_DETAILS: &[&str] = &[

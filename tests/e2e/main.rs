@@ -41,6 +41,7 @@ mod plan;
 mod planner;
 mod pool_rules;
 mod ranks;
+mod rates;
 mod release;
 mod responses;
 mod responses_shared;

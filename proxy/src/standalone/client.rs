@@ -1,5 +1,7 @@
 //! A client whose request is read.
 
+use crate::door::{Admission, Visitor};
+use crate::rates::RateAccount;
 use crate::space::{Account, PrefixSpace};
 use http::HeaderMap;
 use stator_api::openai::ApiError;
@@ -11,6 +13,8 @@ use stator_runtime::trace::Stages;
 pub(crate) struct Client<'a> {
     pub head: ClientHead<'a>,
     pub account: Account,
+    /// What the client has used of its limits, if it has any.
+    pub rate: Option<&'a RateAccount>,
 }
 
 /// The head of a request, whatever it came by.
@@ -21,6 +25,18 @@ pub(crate) struct ClientHead<'a> {
     pub request_id: &'a str,
     /// The request's spans.
     pub trace: &'a Stages,
+}
+
+/// A call that was let in, with what it holds while it runs.
+pub(crate) struct AdmittedCall {
+    /// Its owner.
+    pub account: Account,
+    /// What its owner has used of its limits, if it has any.
+    pub rate: Option<RateAccount>,
+    /// Its place among those that run.
+    pub _admission: Admission,
+    /// The place of its client.
+    pub _visitor: Visitor,
 }
 
 impl<'a> ClientHead<'a> {

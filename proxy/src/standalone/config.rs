@@ -9,6 +9,7 @@ use crate::door::DoorSettings;
 use crate::ending::Ending;
 use crate::http_args::{HttpArgs, MetricsArgs};
 use crate::keys::ApiKeys;
+use crate::rates::ClientRates;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::Args;
 use stator_api::UnknownFields;
@@ -64,6 +65,8 @@ pub struct ProxySettings {
     pub(crate) inference_listen: Option<SocketAddr>,
     pub(crate) tls: Option<tls::ServerSettings>,
     pub(crate) keys: Arc<ApiKeys>,
+    /// What clients have used of their limits, if they have any.
+    pub(crate) rates: Option<Arc<ClientRates>>,
     /// Limits of the requests that pass through to engines as they came.
     pub(crate) passage: Passage,
     pub(crate) door: DoorSettings,
@@ -150,6 +153,7 @@ impl ProxySettings {
             door,
             ending: http.ending(),
             keys: Arc::new(keys),
+            rates: ClientRates::new(http.api.rate_limits()),
             tls,
             passage: Passage::default(),
             unknown_fields: http.api.unknown_fields.into(),

@@ -15,6 +15,7 @@ use super::responses::{
 };
 use super::state::Answering;
 use super::thoughts::bound_thoughts;
+use crate::rates::RateAccount;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
@@ -52,6 +53,8 @@ pub(crate) struct Job {
     pub keeper: Option<ResponseKeeper>,
     /// The turn after the answer, if it is to be computed ahead.
     pub next_turn: Option<Box<NextTurn>>,
+    /// What the client has used of its limits, if it has any.
+    pub rate: Option<RateAccount>,
     /// Boxed: every connection keeps room for a job, however idle it is.
     pub plan: Box<Plan>,
 }
@@ -135,6 +138,7 @@ pub(crate) fn prepare(
         response_id,
         keeper,
         next_turn: None,
+        rate: client.rate.cloned(),
         plan: Box::new(plan),
     })
 }

@@ -62,6 +62,9 @@ impl<'a> Run<'a> {
         started: Instant,
     ) -> Self {
         let answer = Answer::new(&job);
+        if let Some(rate) = &job.rate {
+            rate.take_tokens(answer.usage().prompt_tokens, started);
+        }
         let worker = generation.worker().map(|rank| rank.worker.to_string()).unwrap_or_default();
         Self {
             metrics,
@@ -205,7 +208,14 @@ impl<'a> Run<'a> {
         };
         match next {
             Ok(outputs) => match outputs? {
-                Some(outputs) => self.answer.take(outputs),
+                Some(outputs) => {
+                    let before = self.answer.usage().completion_tokens;
+                    self.answer.take(outputs);
+                    if let Some(rate) = &self.job.rate {
+                        let tokens = self.answer.usage().completion_tokens - before;
+                        rate.take_tokens(tokens, Instant::now());
+                    }
+                }
                 None if self.answer.open() => {
                     tracing::error!("the workers ended an answer without a reason");
                     return Err(ApiError::internal().into());

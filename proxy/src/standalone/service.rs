@@ -276,7 +276,11 @@ impl Service {
     /// Gives a request its place among those that run, out of the share of its key.
     fn admit(&self, exchange: &mut Exchange) -> Result<(), ApiError> {
         let key = self.settings.keys.holder(sent_key(&exchange.client_head()));
-        exchange.admit(key)
+        exchange.admit(key)?;
+        match &self.settings.rates {
+            Some(rates) => exchange.count_for(rates.account(key, Instant::now())),
+            None => Ok(()),
+        }
     }
 
     async fn health(&self, exchange: &mut Exchange) {
@@ -316,7 +320,7 @@ impl Service {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         self.recall_previous(exchange, account, api, &body).await?;
-        let client = Client { head: exchange.client_head(), account };
+        let client = exchange.as_client(account);
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
         exchange.ignores(job.ignored.as_deref());
@@ -393,7 +397,7 @@ impl Service {
         }
         let notes = FieldNotes::new(self.settings.unknown_fields);
         self.recall_previous(exchange, account, api, &body).await?;
-        let space = Client { head: exchange.client_head(), account }.space(None, None)?;
+        let space = exchange.as_client(account).space(None, None)?;
         let earlier = |id: Option<&str>| {
             let previous = previous(&self.store, space, id)?;
             Ok(previous.map(|previous| previous.items()).unwrap_or_default())

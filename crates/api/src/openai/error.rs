@@ -237,6 +237,17 @@ impl ApiError {
             .with_retry_after(retry_after)
     }
 
+    /// 429: a client's limit of a minute is reached; `what` it counts is requests or tokens.
+    pub fn rate_exceeded(limit: u64, what: &str, retry_after: Duration) -> Self {
+        let seconds = retry_after.as_secs_f64();
+        let message = format!(
+            "the limit of {limit} {what} in a minute is reached; try again in {seconds:.1} s"
+        );
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            .with_code("rate_limit_exceeded")
+            .with_retry_after(retry_after)
+    }
+
     /// 500: our own fault; the cause is in the log and not in the answer.
     pub fn internal() -> Self {
         Self::new(

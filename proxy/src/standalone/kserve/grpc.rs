@@ -1,11 +1,9 @@
 //! The protocol's gRPC service.
 
 use super::piece::{self, AnswerReader};
-use crate::door::{Admission, Visitor};
 use crate::exchange::{HangUp, new_request_id};
 use crate::failure::Failure;
-use crate::space::Account;
-use crate::standalone::client::{Client, ClientHead};
+use crate::standalone::client::{AdmittedCall, Client, ClientHead};
 use crate::standalone::service::Service;
 use crate::standalone::trace;
 use anyhow::Context;
@@ -77,9 +75,7 @@ struct InferenceService(Arc<Service>);
 struct Caller {
     headers: HeaderMap,
     request_id: String,
-    account: Account,
-    _admission: Admission,
-    _visitor: Visitor,
+    admitted: AdmittedCall,
 }
 
 /// A call as it came.
@@ -100,8 +96,8 @@ impl InferenceService {
         let trace = Stages::default();
         let head = ClientHead { headers: &headers, request_id: &request_id, trace: &trace };
         let address = request.remote_addr().map(|address| address.ip());
-        let (account, visitor, admission) = self.0.admit_call(&head, address)?;
-        Ok(Caller { headers, request_id, account, _admission: admission, _visitor: visitor })
+        let admitted = self.0.admit_call(&head, address)?;
+        Ok(Caller { headers, request_id, admitted })
     }
 
     /// Answers a call, in pieces or as one.
@@ -118,7 +114,8 @@ impl InferenceService {
         let trace: Stages = trace::request(Api::Completions, &caller.request_id, parent);
         let head =
             ClientHead { headers: &caller.headers, request_id: &caller.request_id, trace: &trace };
-        let client = Client { head, account: caller.account };
+        let AdmittedCall { account, rate, .. } = &caller.admitted;
+        let client = Client { head, account: *account, rate: rate.as_ref() };
         let body = std::mem::take(&mut call.call.body);
         let mut run = self.0.begin_call(client, body).await?;
         loop {

@@ -107,7 +107,7 @@ impl PassedRequest {
         settings: &ProxySettings,
         removed: &RemovedFields,
     ) -> Result<Option<Self>, ApiError> {
-        let client = Client { head: exchange.client_head(), account };
+        let client = exchange.as_client(account);
         if !catalog.passes() {
             return Ok(None);
         }

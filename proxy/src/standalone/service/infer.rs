@@ -1,11 +1,9 @@
 //! Calls of KServe's open inference protocol.
 
 use super::{Service, json, sent_key};
-use crate::door::{Admission, Visitor};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::space::Account;
-use crate::standalone::client::{Client, ClientHead};
+use crate::standalone::client::{AdmittedCall, Client, ClientHead};
 use crate::standalone::generate::Generation;
 use crate::standalone::kserve::piece;
 use crate::standalone::kserve::route::InferRoute;
@@ -61,14 +59,18 @@ impl Service {
         &self,
         head: &ClientHead<'_>,
         address: Option<IpAddr>,
-    ) -> Result<(Account, Visitor, Admission), ApiError> {
+    ) -> Result<AdmittedCall, ApiError> {
         let key = sent_key(head);
         let account = self.settings.keys.account(key).ok_or_else(ApiError::unauthorized)?;
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let full = || ApiError::unavailable("there are too many connections", RETRY_AFTER);
         let visitor = self.door.enter(address).ok_or_else(full)?;
-        let admission = self.door.admit(&visitor, self.settings.keys.holder(key))?;
-        Ok((account, visitor, admission))
+        let key = self.settings.keys.holder(key);
+        let admission = self.door.admit(&visitor, key)?;
+        let now = Instant::now();
+        let rate = self.settings.rates.as_ref().map(|rates| rates.account(key, now));
+        rate.as_ref().map_or(Ok(()), |rate| rate.take_request(now))?;
+        Ok(AdmittedCall { account, rate, _admission: admission, _visitor: visitor })
     }
 
     /// Has workers begin to answer a call, whose `body` is that of a completion.
@@ -154,7 +156,7 @@ impl Service {
             let message = "an answer in pieces needs /generate_stream";
             return Err(ApiError::unsupported("stream", message).into());
         }
-        let client = Client { head: exchange.client_head(), account };
+        let client = exchange.as_client(account);
         let mut run = self.begin_call(client, std::mem::take(&mut asked.call.body)).await?;
         exchange.release_body();
         let identity = InferIdentity { model, id: &asked.id };

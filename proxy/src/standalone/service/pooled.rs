@@ -3,7 +3,6 @@
 use super::{Service, beside, json};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::standalone::client::Client;
 use crate::standalone::clock::created;
 use crate::standalone::pooled::{prepare, vectors};
 use crate::standalone::trace;
@@ -25,7 +24,7 @@ impl Service {
         if let Some(passed) = self.passed(exchange, account, &body)? {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
-        let client = Client { head: exchange.client_head(), account };
+        let client = exchange.as_client(account);
         let (path, catalog, settings) = (exchange.path(), &self.catalog, &self.settings);
         let job = beside(&body, || prepare(&body, api, path, catalog, client, settings))?;
         drop(body);
@@ -39,6 +38,9 @@ impl Service {
             gone = exchange.gone() => return Err(gone.into()),
         };
         trace::answered(&trace, vectors.usage());
+        if let Some(rate) = exchange.as_client(account).rate {
+            rate.take_tokens(vectors.usage().prompt_tokens, Instant::now());
+        }
         metrics.request_duration.observe(started.elapsed().as_secs_f64());
         let identity =
             Identity { id: exchange.request_id(), created: created(), model: &job.model_name };
