@@ -81,12 +81,15 @@ def steer_message(body, tool, arguments):
 def steer_response(body, tool, arguments):
     body["temperature"] = 0
     for known in body.get("tools", []):
-        if known.get("name") == tool:
+        if known.get("name") == tool and known["type"] == "custom":
+            known["format"]["definition"] = "start: " + json.dumps(arguments)
+        elif known.get("name") == tool:
             known["parameters"] = forced(arguments)
-    if "function_call_output" in json.dumps(body["input"]):
+    kind = "custom" if isinstance(arguments, str) else "function"
+    if "_call_output" in json.dumps(body["input"]):
         body["text"] = {"format": {"type": "json_schema", "name": "done", "schema": done}}
     else:
-        body["tool_choice"] = {"type": "function", "name": tool}
+        body["tool_choice"] = {"type": kind, "name": tool}
 
 
 class Agent:
@@ -175,20 +178,37 @@ def claude_code():
         assert usage["cache_read_input_tokens"] > usage["input_tokens"], usage
 
 
-def codex():
-    with Agent("exec_command", {"cmd": "echo stator"}) as agent:
-        home = agent.home / "codex"
+# A model that Codex tells of `apply_patch`, as it does those that it knows.
+PATCHING = {
+    "slug": model, "display_name": model, "description": model, "apply_patch_tool_type": "freeform",
+    "shell_type": "shell_command", "visibility": "list", "supported_in_api": True, "priority": 1,
+    "supported_reasoning_levels": [], "supports_reasoning_summaries": False, "support_verbosity": False,
+    "supports_parallel_tool_calls": False, "experimental_supported_tools": [], "base_instructions": "",
+    "truncation_policy": {"mode": "tokens", "limit": 10000}, "context_window": 4096,
+}
+
+
+class Codex(Agent):
+    """Codex in a home of its own."""
+
+    models = None
+
+    def ask(self):
+        """The items that it tells, and the requests that it sent with their answers."""
+        home = self.home / "codex"
         home.mkdir()
         (home / "instructions.md").write_text("You answer questions about files.\n")
+        (home / "models.json").write_text(json.dumps({"models": self.models}))
+        catalog = f'model_catalog_json = "{home}/models.json"\n' if self.models else ""
         (home / "config.toml").write_text(
-            f'model = "{model}"\nmodel_provider = "stator"\nweb_search = "disabled"\n'
+            f'{catalog}model = "{model}"\nmodel_provider = "stator"\nweb_search = "disabled"\n'
             f'model_instructions_file = "{home}/instructions.md"\n'
-            f'[model_providers.stator]\nname = "stator"\nbase_url = "{agent.url}/v1"\nenv_key = "STATOR_KEY"\n'
+            f'[model_providers.stator]\nname = "stator"\nbase_url = "{self.url}/v1"\nenv_key = "STATOR_KEY"\n'
             'wire_api = "responses"\n'
             # Their instructions and tools are longer than the bundled model's context.
             "[features]\nmulti_agent = false\ngoals = false\n[skills]\ninclude_instructions = false\n"
         )
-        said, exchanges = agent.run(
+        said, exchanges = self.run(
             [packages / "@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access",
              "--json", "Where is the garden?"],
             {"CODEX_HOME": str(home), "STATOR_KEY": "unused"},
@@ -197,12 +217,42 @@ def codex():
         assert '"done"' in [item["item"].get("text") for item in told if item.get("item")], told
         asked = [exchange for exchange in exchanges if exchange[0] == "/v1/responses"]
         assert len(asked) == 2, asked
-        outputs = [item for item in asked[1][2]["input"] if item["type"] == "function_call_output"]
-        assert len(outputs) == 1 and "stator" in outputs[0]["output"], outputs
         usage = [events(text)[-1]["response"]["usage"] for *_, text in asked]
         cached = usage[1]["input_tokens_details"]["cached_tokens"]
         assert cached >= usage[0]["input_tokens"] - 64, usage
         print("  ", usage)
+        return told, asked
 
 
-run(claude_code, codex)
+def outputs(asked, kind):
+    return [item for item in asked[1][2]["input"] if item["type"] == kind]
+
+
+def codex():
+    with Codex("exec_command", {"cmd": "echo stator"}) as agent:
+        _, asked = agent.ask()
+        [output] = outputs(asked, "function_call_output")
+        assert "stator" in output["output"], output
+
+
+def codex_changes_a_file():
+    patch = '*** Begin Patch\n*** Add File: notes.txt\n+The "garden".\n*** End Patch\n'
+    with Codex("apply_patch", patch) as agent:
+        agent.models = [PATCHING]
+        _, asked = agent.ask()
+        assert (agent.home / "work/notes.txt").read_text() == 'The "garden".\n', asked
+        [call], [output] = (outputs(asked, kind) for kind in ("custom_tool_call", "custom_tool_call_output"))
+        assert call["input"] == patch and call["call_id"] == output["call_id"], (call, output)
+        # Its own grammar holds calls, too.
+        body = asked[0][2] | {"tool_choice": {"type": "custom", "name": "apply_patch"}, "max_output_tokens": 200,
+                              "stream": False, "parallel_tool_calls": False}
+        [tool] = [tool for tool in body["tools"] if tool.get("name") == "apply_patch"]
+        assert tool["format"]["syntax"] == "lark", tool
+        wire = http.client.HTTPConnection(urllib.parse.urlsplit(base_url).netloc)
+        wire.request("POST", "/v1/responses", json.dumps(body), {"content-type": "application/json"})
+        answer = json.load(wire.getresponse())
+        [call] = [item for item in answer["output"] if item["type"] == "custom_tool_call"]
+        assert call["input"].startswith("*** Begin Patch\n*** "), answer
+
+
+run(claude_code, codex, codex_changes_a_file)
