@@ -33,7 +33,7 @@ type apiServer struct {
 // newAPIServer does what the kube-apiserver command does with its flags, except that the kernel
 // chose the port: the server takes over `listener`.
 func newAPIServer(
-	dir, token, etcd string, listener net.Listener, controlled bool,
+	dir, token, etcd string, listener net.Listener, controlled, gangs bool,
 ) (*apiServer, error) {
 	flags, err := writeKeys(dir, token)
 	if err != nil {
@@ -60,6 +60,11 @@ func newAPIServer(
 		disabled = "TaintNodesByCondition"
 	}
 	flags = append(flags, "--disable-admission-plugins="+disabled)
+	if gangs {
+		// The scheduler of this process has the same gates.
+		flags = append(flags, "--feature-gates=GenericWorkload=true,GangScheduling=true",
+			"--runtime-config=scheduling.k8s.io/v1alpha2=true")
+	}
 	run := options.NewServerRunOptions()
 	set := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, named := range run.Flags().FlagSets {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/replicaset"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/controller/statefulset"
 )
 
 const (
@@ -122,7 +123,8 @@ func (c *controllers) add(run func(context.Context, int)) {
 	c.loops = append(c.loops, func(ctx context.Context) { run(ctx, workers) })
 }
 
-// addWorkloads adds deployments, their replica sets, disruption budgets and endpoints of services.
+// addWorkloads adds deployments, their replica sets, stateful sets, disruption budgets and endpoints
+// of services.
 func (c *controllers) addWorkloads(ctx context.Context) error {
 	apps, core := c.informers.Apps().V1(), c.informers.Core().V1()
 	deployments, err := deployment.NewDeploymentController(
@@ -134,6 +136,9 @@ func (c *controllers) addWorkloads(ctx context.Context) error {
 	sets := replicaset.NewReplicaSetController(
 		ctx, apps.ReplicaSets(), core.Pods(), c.client, replicaset.BurstReplicas)
 	c.add(sets.Run)
+	stateful := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(),
+		core.PersistentVolumeClaims(), apps.ControllerRevisions(), c.client)
+	c.add(stateful.Run)
 	slices := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(),
 		c.informers.Discovery().V1().EndpointSlices(), endpointsMax, c.client, 0)
 	c.add(slices.Run)

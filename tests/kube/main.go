@@ -2,7 +2,8 @@
 // end-to-end tests talk to. It has no kubelet and no controllers; the tests play those parts.
 //
 // With -controllers it has the controllers of deployments and what belongs to them, and the
-// scheduler, so that pods come and go by themselves where a kubelet runs them.
+// scheduler, so that pods come and go by themselves where a kubelet runs them. With -gangs it has
+// groups of pods that the scheduler binds together or not at all.
 //
 // With -etcd it is etcd alone. Under the name kubectl it is kubectl.
 //
@@ -38,6 +39,7 @@ func main() {
 	host := flag.String("host", "127.0.0.1", "address of the API server, one of this machine")
 	port := flag.Int("port", 0, "port of the API server, or 0 for any free one")
 	controlled := flag.Bool("controllers", false, "run controllers and the scheduler")
+	gangs := flag.Bool("gangs", false, "serve groups of pods that are bound together")
 	alone := flag.Bool("etcd", false, "run etcd alone, at that port")
 	options := etcdOptions{}
 	flag.StringVar(&options.password, "etcd-password", "", "password that etcd's user root needs")
@@ -49,7 +51,7 @@ func main() {
 	if *alone {
 		err = runEtcd(*dir, *port, options)
 	} else {
-		err = run(*dir, *token, net.JoinHostPort(*host, strconv.Itoa(*port)), *controlled)
+		err = run(*dir, *token, net.JoinHostPort(*host, strconv.Itoa(*port)), *controlled, *gangs)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -82,7 +84,7 @@ func runEtcd(dir string, port int, options etcdOptions) error {
 	return nil
 }
 
-func run(dir, token, address string, controlled bool) error {
+func run(dir, token, address string, controlled, gangs bool) error {
 	ctx := genericapiserver.SetupSignalContext()
 	listener, err := listen(address)
 	if err != nil {
@@ -98,7 +100,7 @@ func run(dir, token, address string, controlled bool) error {
 	}
 	defer store.Close()
 	etcd := store.Clients[0].Addr().String()
-	server, err := newAPIServer(dir, token, etcd, listener, controlled)
+	server, err := newAPIServer(dir, token, etcd, listener, controlled, gangs)
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,18 @@ struct Own {
     binaries: PathBuf,
     server: Option<Tool>,
     token: String,
-    /// Whether controllers and a scheduler are at work.
-    controlled: bool,
+    machinery: Machinery,
+}
+
+/// Parts of a cluster beside its API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machinery {
+    /// None: tests play them.
+    None,
+    /// Controllers and a scheduler.
+    Controllers,
+    /// As [`Machinery::Controllers`], with groups of pods that are bound together or not at all.
+    Gangs,
 }
 
 impl Own {
@@ -52,7 +62,8 @@ impl Own {
         let mut command = Command::new(self.binaries.join("kube"));
         command.arg("-dir").arg(directory).arg("-token").arg(&self.token);
         command.args(["-host", &address.ip().to_string(), "-port", &address.port().to_string()]);
-        command.arg(format!("-controllers={}", self.controlled));
+        command.arg(format!("-controllers={}", self.machinery != Machinery::None));
+        command.arg(format!("-gangs={}", self.machinery == Machinery::Gangs));
         let tool = Tool::start(&mut command);
         let is_url = |line: &str| line.starts_with("https://");
         let url = tool.line_within(START_DEADLINE, "the API server's URL", is_url).await;
@@ -80,6 +91,8 @@ pub enum Resources {
     Keda,
     /// `LeaderWorkerSet`.
     LeaderWorkerSet,
+    /// `PodCliqueSet` of Grove and what it makes of one.
+    Grove,
 }
 
 impl Resources {
@@ -93,6 +106,7 @@ impl Resources {
             Self::CertManager => "crds/cert-manager",
             Self::Keda => "crds/keda",
             Self::LeaderWorkerSet => "crds/lws",
+            Self::Grove => "crds/grove",
         }
     }
 }
@@ -130,17 +144,16 @@ impl Cluster {
             );
             return None;
         }
-        Self::start_at(Ipv4Addr::LOCALHOST, false).await
+        Self::start_at(Ipv4Addr::LOCALHOST, Machinery::None).await
     }
 
-    /// A cluster whose API server has this address, with controllers and a scheduler if it is
-    /// `controlled`. `None` where the programs are missing.
-    pub(crate) async fn start_at(host: Ipv4Addr, controlled: bool) -> Option<Self> {
+    /// A cluster whose API server has this address. `None` where the programs are missing.
+    pub(crate) async fn start_at(host: Ipv4Addr, machinery: Machinery) -> Option<Self> {
         let binaries = installed(BINARIES, "the Kubernetes API server")?;
         let directory = TempDir::new().expect("a temporary directory");
         let random = RandomState::new();
         let token = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(2));
-        let mut own = Own { binaries, server: None, token: token.clone(), controlled };
+        let mut own = Own { binaries, server: None, token: token.clone(), machinery };
         let address = own.serve(directory.path(), SocketAddr::from((host, 0))).await;
         let certificate = directory.path().join("apiserver.crt");
         let access = Access {

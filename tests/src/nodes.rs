@@ -4,7 +4,7 @@
 //! All pods have addresses on one bridge, which this process reaches too. There is no kube-proxy:
 //! Services are reached by their [endpoints](PodSpace::endpoints), and have no names in DNS.
 
-use crate::kube::{Cluster, Namespace};
+use crate::kube::{Cluster, Machinery, Namespace};
 use crate::kube_api::Watched;
 use crate::kube_objects::reference;
 use crate::kubelet::{BRIDGE, BRIDGE_NAME, NodeSettings};
@@ -87,11 +87,25 @@ impl PodCluster {
     ///
     /// As [`PodCluster::shared`].
     pub async fn start(names: &[&str]) -> Option<Self> {
+        Self::start_with(names, Machinery::Controllers).await
+    }
+
+    /// A cluster of these nodes for one test, whose scheduler knows gangs. `None`, and said so, where
+    /// there can be none.
+    ///
+    /// # Panics
+    ///
+    /// As [`PodCluster::shared`].
+    pub async fn start_with_gangs(names: &[&str]) -> Option<Self> {
+        Self::start_with(names, Machinery::Gangs).await
+    }
+
+    async fn start_with(names: &[&str], machinery: Machinery) -> Option<Self> {
         if !can_make_namespaces() {
             return None;
         }
         let network = PodsNetwork::new().await;
-        let cluster = Cluster::start_at(address(network.prefix, GATEWAY), true).await?;
+        let cluster = Cluster::start_at(address(network.prefix, GATEWAY), machinery).await?;
         let directory = TempDir::new().expect("a temporary directory");
         let mut this = Self { cluster, network, nodes: Vec::new(), directory };
         for name in names {
@@ -109,7 +123,8 @@ impl PodCluster {
         let folder = self.directory.path().join(name);
         std::fs::create_dir_all(folder.join("logs")).expect("the directory is ours");
         let number = u8::try_from(self.nodes.len()).expect("few nodes");
-        let programs = [("stator", binary()), ("echo", built("echo"))];
+        let programs = ["echo", "chaos_engine"].map(|name| (name, built(name)));
+        let programs = programs.into_iter().chain([("stator", binary())]);
         let settings = NodeSettings {
             name: name.to_owned(),
             kubeconfig: self.cluster.kubeconfig(),
@@ -118,7 +133,7 @@ impl PodCluster {
             network: self.network.prefix,
             first: 10 + number * PODS_MAX,
             pods_max: PODS_MAX,
-            programs: programs.map(|(name, path)| (name.to_owned(), path)).into(),
+            programs: programs.map(|(name, path)| (name.to_owned(), path)).collect(),
             images: IMAGES.map(|(image, name)| (image.to_owned(), name.to_owned())).into(),
             probe_second: PROBE_SECOND,
         };
