@@ -73,6 +73,12 @@ impl Running {
 /// agent has not registered then.
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let admin = AdminServer::serve(&settings, Metrics::default()).await?;
+    if let Runs::Stock(engine) = &settings.engine
+        && engine.is_follower
+    {
+        let name = settings.agent_id.as_deref().unwrap_or("engine");
+        return stock::follow(engine, name, &admin.readiness, &shutdown).await;
+    }
     let devices = tokio::spawn(devices::look(device_metrics(&admin.metrics)));
     let lending = KvLending::bind(&settings)?;
     let peers = KvPeers::open(&settings, lending.as_ref())?;

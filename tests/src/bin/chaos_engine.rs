@@ -1,5 +1,8 @@
 //! An engine for chaos: a pretend vLLM with known answers, which agents start as they start a vLLM.
 //!
+//! With `--nnodes` it is one engine on several nodes: the first serves once all others have met it,
+//! and they end when it ends.
+//!
 //! A token follows from all tokens before it, as a model's does, so that an answer that another
 //! engine goes on with stays the same. Tokens come one by one at a regular pace.
 
@@ -15,7 +18,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Time from one token of an answer to the next.
 const STEP: Duration = Duration::from_millis(10);
@@ -37,6 +41,10 @@ async fn main() -> std::io::Result<()> {
         let at = args.iter().position(|arg| arg == name);
         at.and_then(|at| args.get(at + 1)).unwrap_or_else(|| panic!("{name} is missing")).clone()
     };
+    let _others = match args.iter().any(|arg| arg == "--nnodes") {
+        true => meet(&value).await?,
+        false => Vec::new(),
+    };
     let address = format!("{}:{}", value("--host"), value("--port"));
     let listener = TcpListener::bind(address).await?;
     let model: &str = value("--served-model-name").leak();
@@ -50,6 +58,31 @@ async fn main() -> std::io::Result<()> {
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
+}
+
+/// Meets the other nodes, and returns the connections to them. On all but the first it returns only
+/// when that has ended.
+async fn meet(value: &impl Fn(&str) -> String) -> std::io::Result<Vec<TcpStream>> {
+    let number = |name: &str| value(name).parse::<u16>().expect("a number");
+    let (nodes, port) = (number("--nnodes"), number("--master-port"));
+    if number("--node-rank") > 0 {
+        let leader = value("--master-addr");
+        let mut stream = loop {
+            match TcpStream::connect((leader.as_str(), port)).await {
+                Ok(stream) => break stream,
+                // Its name, its node and its process all come in their own time.
+                Err(_) => tokio::time::sleep(STEP).await,
+            }
+        };
+        println!("met {leader}");
+        stream.read_u8().await?;
+    }
+    let listener = TcpListener::bind(("0.0.0.0", port)).await?;
+    let mut others = Vec::new();
+    while others.len() + 1 < usize::from(nodes) {
+        others.push(listener.accept().await?.0);
+    }
+    Ok(others)
 }
 
 /// Requests for tokens, and what an agent asks an engine about itself.

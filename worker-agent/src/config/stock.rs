@@ -16,6 +16,8 @@ pub struct StockSettings {
     pub kind: Kind,
     /// Origin of the engine: started here, or attached.
     pub origin: Origin,
+    /// Whether the engine is a further node of one that serves elsewhere.
+    pub is_follower: bool,
     /// The model's folder.
     pub model: PathBuf,
     /// Name that clients ask for; `None` takes the engine's.
@@ -112,6 +114,7 @@ impl StockSettings {
                     args: stock.engine_args,
                 },
             },
+            is_follower: stock.engine_follower,
             model: engine.model.unwrap_or_default(),
             model_name: engine.model_name,
             api_key,

@@ -34,6 +34,11 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_ENGINE_PROGRAM", value_name = "PATH", conflicts_with = "attach")]
     pub engine_program: Option<PathBuf>,
 
+    /// Start the engine as a further node of one that serves on another host, with the flags that
+    /// node has. It answers nobody: the agent registers no worker, and is ready while the engine runs.
+    #[arg(long, env = "STATOR_ENGINE_FOLLOWER", conflicts_with = "attach")]
+    pub engine_follower: bool,
+
     /// Port that the started engine serves on, on the loopback interface; 0 takes a free one. An
     /// `sglang` that prefills serves where decode workers must reach it: at `--advertise-host`, or
     /// the address of `--listen`.
@@ -143,6 +148,7 @@ impl StockArgs {
         let given = [
             ("attach", self.attach.is_some(), attached),
             ("engine-program", self.engine_program.is_some(), started),
+            ("engine-follower", self.engine_follower, "vllm or sglang"),
             ("flags after `--`", !self.engine_args.is_empty(), started),
         ];
         let given = given.into_iter().filter(|(_, given, _)| *given);
@@ -177,6 +183,9 @@ impl StockArgs {
         if kind != Kind::Openai && engine.model.is_none() {
             let folder = "the model's folder is needed: proxies take its tokenizer from here";
             faults.0.push(format!("model: {folder}"));
+        }
+        if self.engine_follower && !matches!(kind, Kind::Vllm | Kind::Sglang) {
+            faults.0.push("engine-follower: needs --engine vllm or sglang".into());
         }
         if self.attach.is_some() && !self.engine_args.is_empty() {
             faults.0.push("attach: a running engine takes no flags after `--`".into());

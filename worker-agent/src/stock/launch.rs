@@ -189,6 +189,7 @@ fn command(
         (options.program, options.extra) = (program.clone(), args.clone());
     }
     options.events = Some(events(home, place.ports.events, ranks(settings)));
+    options.is_follower = settings.is_follower;
     options.kv_tiers = kv_tiers.clone();
     options.role = settings.role;
     options.connector = settings.connector.clone();

@@ -8,6 +8,7 @@
 mod driver;
 mod engine;
 mod events;
+mod follower;
 mod host;
 mod keeper;
 mod launch;
@@ -36,5 +37,6 @@ mod tiers;
 mod trace;
 
 pub(crate) use engine::StockEngine;
+pub(crate) use follower::follow;
 pub(crate) use keeper::{Keeper, gave_up};
 pub(crate) use start::{EngineSurroundings, start};

@@ -34,6 +34,8 @@ pub struct Options {
     pub home: PathBuf,
     /// Publisher of KV events; `None` publishes none.
     pub events: Option<Events>,
+    /// Whether it is a further node of an engine that serves elsewhere.
+    pub is_follower: bool,
     /// Part of a request that the engine takes.
     pub role: Role,
     /// KV connector; `None` takes the engine's usual one. An aggregated engine has no use for it.
@@ -144,6 +146,7 @@ impl Options {
             http,
             home: home.into(),
             events: None,
+            is_follower: false,
             role: Role::Aggregated,
             connector: None,
             side_channel: None,

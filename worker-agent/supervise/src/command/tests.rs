@@ -66,6 +66,17 @@ fn a_vllm_can_be_operated_and_takes_adapters_where_it_has_one_server() {
 }
 
 #[test]
+fn a_node_that_follows_has_the_flags_of_the_first_and_serves_nobody() {
+    let nodes = ["--nnodes", "2", "--node-rank", "1"];
+    let follower = |of: Options| Options { is_follower: true, ..of };
+    let (first, further) = (options(&nodes), follower(options(&nodes)));
+    assert_eq!(line(vllm, &further).replace(" --headless", ""), line(vllm, &first));
+    assert!(line(vllm, &further).contains(" --headless "));
+    // All nodes of an SGLang start alike.
+    assert_eq!(line(sglang, &further), line(sglang, &first));
+}
+
+#[test]
 fn a_prefill_vllm_has_a_connector_and_a_side_channel() {
     let mut options = options(&[]);
     options.role = Role::Prefill;

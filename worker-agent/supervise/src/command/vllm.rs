@@ -96,6 +96,7 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
         args.extend(parts.flat_map(|(part, value)| [format!("--{CONNECTOR_FLAG}.{part}"), value]));
     }
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
+    args.extend(options.is_follower.then(|| "--headless".to_owned()));
     args.extend(extra);
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
     let (env, secrets) = (env(options, &flags), secrets(options));
