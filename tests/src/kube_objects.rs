@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 /// Kinds without a namespace that the tests use.
-const CLUSTER_SCOPED: [&str; 8] = [
+const CLUSTER_SCOPED: [&str; 9] = [
+    "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",

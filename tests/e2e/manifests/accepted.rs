@@ -110,7 +110,12 @@ fn rename(object: &mut Value, known: &BTreeMap<String, Namespace>) {
 async fn plain_manifests_without_a_kustomization_are_accepted() {
     let Some(cluster) = Cluster::shared().await else { return };
     let manifests = chart().join("../..");
-    let files = ["autoscaling/hpa.yaml", "autoscaling/keda.yaml", "monitoring/pod-monitors.yaml"];
+    let files = [
+        "autoscaling/hpa.yaml",
+        "autoscaling/hpa-graph.yaml",
+        "autoscaling/keda.yaml",
+        "monitoring/pod-monitors.yaml",
+    ];
     for file in files.map(|file| manifests.join(file)) {
         let namespace = cluster.namespace().await;
         for mut object in super::documents(&std::fs::read_to_string(&file).unwrap()) {
