@@ -5,6 +5,7 @@ mod autoscaling;
 mod bed;
 mod change;
 mod chart;
+mod gangs;
 mod graphs;
 mod load;
 mod manual;

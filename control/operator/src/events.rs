@@ -36,6 +36,7 @@ impl DocumentEvent {
         let known = observed.iter().find(|object| key(object) == key(step.object()));
         let word = match (step, known) {
             (ObjectStep::Delete(_), _) => "Delete",
+            (ObjectStep::Scale(..), _) => "Scale",
             (ObjectStep::Apply(_), None) => "Create",
             (ObjectStep::Apply(_), Some(known)) => {
                 known["metadata"]["annotations"][APPLIED].as_str()?;

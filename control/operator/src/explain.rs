@@ -3,7 +3,10 @@
 use crate::condition::translated;
 use crate::convert::{FormVersion, convert};
 use crate::kinds::GROUP;
-use crate::objects::{Instance, OperatorSettings, WantedObjects, graph, workload};
+use crate::objects::{
+    ClusterApis, Instance, NodeSets, OperatorSettings, PROVIDER, WantedObjects, cliques, graph,
+    label, of_older_form, wants_cliques, workload,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -59,25 +62,37 @@ pub(crate) fn wanted(
     match document["kind"].as_str() {
         Some("DynamoGraphDeployment") => of_graph(document, settings),
         Some("DynamoComponentDeployment") => {
-            Ok(workload::objects(&Instance::read(document)?, settings))
+            let of = Instance::read(document)?;
+            let mut wanted = workload::objects(&of, settings, NodeSets::LeaderWorker)?;
+            wanted.notes.extend(of_older_form(document));
+            Ok(wanted)
         }
         _ => Ok(WantedObjects::default()),
     }
 }
 
-/// The objects of a graph, and those of its components.
+/// The objects of a graph, and those of its components, in a cluster that has what the graph names.
 fn of_graph(document: &Value, settings: &OperatorSettings) -> Result<WantedObjects, String> {
-    let mut all = graph::objects(document, settings)?;
-    let components: Vec<_> = all
-        .objects
-        .iter()
-        .filter(|object| object["kind"] == "DynamoComponentDeployment")
-        .cloned()
-        .collect();
-    for component in components {
-        let wanted = workload::objects(&Instance::read(&component)?, settings);
-        all.objects.extend(wanted.objects);
-        all.notes.extend(wanted.notes);
+    let all = graph::objects(document, settings)?;
+    let (components, mut objects): (Vec<_>, Vec<_>) =
+        all.objects.into_iter().partition(|object| object["kind"] == "DynamoComponentDeployment");
+    let mut notes = all.notes;
+    let has_grove = document["metadata"]["annotations"][label(PROVIDER)] == "grove";
+    let apis = ClusterApis { clique_sets: has_grove, ..ClusterApis::USUAL };
+    if wants_cliques(document, apis)? {
+        let components = cliques::unversioned(document, components);
+        let wanted = cliques::objects(document, &components, settings)?;
+        objects.extend(wanted.objects);
+        cliques::forget_obeyed(&mut notes);
+        notes.extend(wanted.notes);
+        return Ok(WantedObjects { objects, notes });
     }
-    Ok(all)
+    for component in components {
+        let of = Instance::read(&component)?;
+        objects.push(component);
+        let wanted = workload::objects(&of, settings, NodeSets::of(apis))?;
+        objects.extend(wanted.objects);
+        notes.extend(wanted.notes);
+    }
+    Ok(WantedObjects { objects, notes })
 }

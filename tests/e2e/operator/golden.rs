@@ -16,6 +16,10 @@ const NAMESPACES: &str = "clusterenv-";
 async fn check(cluster: &Cluster, input: &Value, output: &Path) {
     let namespace = cluster.namespace().await;
     let mut input = input.clone();
+    // As where Grove is installed.
+    if output.parent().is_some_and(|pair| pair.ends_with("grove")) {
+        input["metadata"]["annotations"]["nvidia.com/workload-provider"] = json!("grove");
+    }
     input["metadata"]["namespace"] = json!(namespace.name);
     input["metadata"]["annotations"][ORIGIN] = json!(VERSION);
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -25,11 +29,11 @@ async fn check(cluster: &Cluster, input: &Value, output: &Path) {
     let mut objects = Vec::new();
     for object in made.into_iter().filter(|object| object.get("status").is_none()) {
         // Nobody serves these here; the golden files have their defaults.
-        if object["kind"] == "LeaderWorkerSet" {
-            objects.push(with_defaults(object));
-        } else {
-            objects.push(namespace.apply(object).await);
-        }
+        objects.push(match object["kind"].as_str() {
+            Some("LeaderWorkerSet") => with_defaults(object),
+            Some("PodCliqueSet") => object,
+            _ => namespace.apply(object).await,
+        });
     }
     let (start, _) = namespace.name.split_once('-').unwrap();
     let text = std::fs::read_to_string(output).unwrap().replace(NAMESPACES, &format!("{start}-"));
@@ -71,13 +75,13 @@ async fn objects_are_those_of_dynamos_operator() {
     for definition in operator(&["crds"]) {
         cluster.define(&serde_yaml_ng::to_string(&definition).unwrap()).await;
     }
-    for pair in ["dcd/deployment", "dcd/lws", "dgd/components"] {
+    for pair in ["dcd/deployment", "dcd/lws", "dgd/components", "dgd/grove"] {
         let pair = folder.join(pair);
         let input = read(&pair.join("input.yaml")).remove(0);
         check(cluster, &input, &pair.join("output.yaml")).await;
     }
     // A request leads to a graph by profiling; the graph leads to objects.
-    for pair in ["dgdr/deployment", "dgdr/lws"] {
+    for pair in ["dgdr/deployment", "dgdr/lws", "dgdr/grove"] {
         let output = folder.join(pair).join("output.yaml");
         let mut graphs = read(&output);
         let mut graph = graphs

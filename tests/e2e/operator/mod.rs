@@ -2,8 +2,10 @@
 //! those that Dynamo's operator makes.
 
 mod definitions;
+mod fields;
 mod golden;
 mod models;
+mod nodes;
 mod request;
 pub(crate) mod serve;
 mod webhooks;

@@ -34,6 +34,7 @@ impl Bed {
         let mut process = replica(cluster, &namespace).await;
         let listening = process.event("side server listening").await;
         process.event("operating").await;
+        assert!(!process.log().contains("WARN"), "{}", process.log());
         let side = listening["address"].as_str().unwrap().parse().unwrap();
         Self { namespace, side, process }
     }
@@ -204,6 +205,17 @@ async fn where_another_operator_owns_the_kinds_nothing_is_touched() {
     let mut process = Process::start(&["operator", "run", &kubeconfig, "--namespaces=default"]);
     assert!(!process.ended().await.success());
     assert!(process.log().contains("belongs to the operator behind"), "{}", process.log());
+}
+
+/// The operator of a namespace may read no definitions, and knows all the same whether there are any.
+#[tokio::test]
+async fn an_operator_of_one_namespace_says_that_the_kinds_are_missing() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let namespace = cluster.namespace().await;
+    let mut process = replica(&cluster, &namespace).await;
+    assert!(!process.ended().await.success());
+    let log = process.log();
+    assert!(log.contains("apply what `stator operator crds` prints"), "{log}");
 }
 
 /// Objects that somebody changes or deletes are set again, and a restart goes through the components

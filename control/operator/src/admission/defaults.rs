@@ -4,8 +4,6 @@ use crate::convert::is_old_form;
 use crate::objects::{OperatorSettings, label};
 use serde_json::{Value, json};
 
-/// Annotation that says which kind of objects a graph becomes; gangs of Grove's are not made here.
-pub(super) const PROVIDER: &str = "workload-provider";
 /// Annotation with the version of the operator that first saw the graph.
 pub(super) const ORIGIN: &str = "dynamo-operator-origin-version";
 
@@ -29,12 +27,10 @@ fn of_graph(document: &Value, is_new: bool, settings: &OperatorSettings) -> Vec<
         if !annotations.is_object() {
             steps.push(add("/metadata/annotations", json!({})));
         }
-        for (name, value) in [(PROVIDER, "component"), (ORIGIN, &settings.origin_version)] {
-            let name = label(name);
-            if annotations[&name].is_null() {
-                let path = format!("/metadata/annotations/{}", name.replace('/', "~1"));
-                steps.push(add(&path, json!(value)));
-            }
+        let name = label(ORIGIN);
+        if annotations[&name].is_null() {
+            let path = format!("/metadata/annotations/{}", name.replace('/', "~1"));
+            steps.push(add(&path, json!(settings.origin_version)));
         }
     }
     let components = document["spec"]["components"].as_array().into_iter().flatten();
@@ -80,14 +76,12 @@ mod tests {
         check(graph.clone(), false, json!([replicas]));
         let expected = json!([
             add("/metadata/annotations", json!({})),
-            add("/metadata/annotations/nvidia.com~1workload-provider", json!("component")),
             add("/metadata/annotations/nvidia.com~1dynamo-operator-origin-version", json!("1.5.0")),
             replicas,
         ]);
         check(graph.clone(), true, expected);
         let mut said = graph;
         said["metadata"]["annotations"] = json!({
-            "nvidia.com/workload-provider": "grove",
             "nvidia.com/dynamo-operator-origin-version": "1.2.0",
         });
         check(said, true, json!([replicas]));

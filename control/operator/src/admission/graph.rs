@@ -1,9 +1,9 @@
 //! Rules of graphs.
 
 use super::component::{self, ComponentChange};
-use super::defaults::{ORIGIN, PROVIDER};
+use super::defaults::ORIGIN;
 use super::faults::{DocumentChange, Faults};
-use crate::objects::label;
+use crate::objects::{PROVIDER, label};
 use serde_json::Value;
 use std::collections::BTreeSet;
 

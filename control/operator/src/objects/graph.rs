@@ -3,6 +3,7 @@
 use super::document::GraphDocument;
 use super::generation::generation;
 use super::instance::{graph_label, is_worker};
+use super::nearness::{self, NEARNESS};
 use super::{
     OperatorSettings, WantedObjects, label, object, planner, shared, strings, unsupported,
 };
@@ -79,6 +80,9 @@ impl GraphDocument<'_> {
             let (name, words) = planner::annotation(self);
             spec["podTemplate"]["metadata"]["annotations"][name] = words;
         }
+        if let Some(bound) = self.nearness().filter(|_| settings.translates) {
+            spec["podTemplate"]["metadata"]["annotations"][NEARNESS] = bound;
+        }
         let mut labels = strings(&spec["podTemplate"]["metadata"], "labels");
         let is_global = said["globalDynamoNamespace"] == true;
         let own = [
@@ -93,6 +97,12 @@ impl GraphDocument<'_> {
         component["metadata"]["labels"] = labels.into();
         component["spec"] = spec;
         component
+    }
+
+    /// The annotation with the bound on the way of KV, if it can be kept.
+    fn nearness(&self) -> Option<Value> {
+        let policy = self.spec.experimental.as_ref()?.kv_transfer_policy.as_ref()?;
+        nearness::annotation(policy).ok()
     }
 
     /// Gives a pod template what the graph says for all of them.

@@ -71,8 +71,15 @@ impl Instance {
     }
 
     /// Whether one engine spans several nodes.
-    pub(super) fn is_multinode(&self) -> bool {
+    pub(crate) fn is_multinode(&self) -> bool {
         self.shape.multinode.is_some()
+    }
+
+    /// Nodes of one engine.
+    pub(crate) fn nodes(&self) -> i32 {
+        let nodes =
+            self.shape.multinode.as_ref().map(|multinode| multinode.node_count.unwrap_or(2));
+        nodes.unwrap_or(1)
     }
 
     /// Words of a planner's command line that follow from its graph.

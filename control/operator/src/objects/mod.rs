@@ -4,20 +4,26 @@
 //! Nothing here asks a cluster. [`graph::objects`] makes components of a graph, and
 //! [`workload::objects`] makes workloads of a component.
 
+pub(crate) mod cliques;
 mod document;
 mod generation;
 pub(crate) mod graph;
 mod ingress;
 mod instance;
 mod multinode;
+mod nearness;
+pub(crate) mod nodes;
 pub(crate) mod planner;
 mod pod;
+mod provider;
 mod shared;
 mod unsupported;
 pub(crate) mod workload;
 
 pub(crate) use instance::Instance;
 pub(crate) use pod::model_hash;
+pub(crate) use provider::{ClusterApis, NodeSets, PROVIDER, wants_cliques};
+pub(crate) use unsupported::of_older_form;
 
 use crate::translate::{Note, Substitutes};
 use ring::digest;

@@ -1,15 +1,14 @@
 //! Launch lines of engines on several nodes: flags that join the nodes of one engine, on the leader and
 //! on the others, as Dynamo's operator adds them.
 //!
-//! The containers run Dynamo's programs: agents start engines on one node.
+//! Where agents start the engines, the flags stand after `--`, and those of the nodes without a server
+//! follow the leader's.
 
 use super::instance::Instance;
+use super::provider::NodeSets;
 use crate::kinds::common::Framework;
 use serde_json::{Value, json};
 
-/// Leader of a LeaderWorkerSet's group, and the number of a pod in it.
-const LEADER: &str = "$(LWS_LEADER_ADDRESS)";
-const RANK: &str = "$(LWS_WORKER_INDEX)";
 /// Ports at which the nodes of an engine meet.
 const PORT: u16 = 29_500;
 const RAY_PORT: u16 = 6379;
@@ -23,6 +22,36 @@ pub(super) enum NodeKind {
     Worker,
 }
 
+/// Words by which a pod knows the leader of its engine and its own number.
+struct NodeWords {
+    leader: String,
+    /// Number of a worker.
+    rank: &'static str,
+    /// The number inside the sum of a shell.
+    term: &'static str,
+}
+
+impl NodeWords {
+    fn of(of: &Instance, sets: NodeSets) -> Self {
+        match sets {
+            // StatefulSets give the variables that a LeaderWorkerSet gives.
+            NodeSets::LeaderWorker | NodeSets::Stateful(_) => Self {
+                leader: "$(LWS_LEADER_ADDRESS)".to_owned(),
+                rank: "$(LWS_WORKER_INDEX)",
+                term: "LWS_WORKER_INDEX",
+            },
+            NodeSets::Cliques => Self {
+                leader: format!(
+                    "$(GROVE_PCSG_NAME)-$(GROVE_PCSG_INDEX)-{}-ldr-0.$(GROVE_HEADLESS_SERVICE)",
+                    of.component.to_lowercase()
+                ),
+                rank: "$((GROVE_PCLQ_POD_INDEX + 1))",
+                term: "(GROVE_PCLQ_POD_INDEX + 1)",
+            },
+        }
+    }
+}
+
 /// Way in which the nodes of one engine are joined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NodeJoin {
@@ -34,48 +63,67 @@ enum NodeJoin {
     Sglang,
 }
 
-/// Joins the main container of a node to the others of its engine. Returns the reason where it stays
-/// as it was written.
-pub(super) fn join(container: &mut Value, of: &Instance, node: NodeKind) -> Result<(), String> {
-    let nodes = of.shape.multinode.as_ref().and_then(|of| of.node_count).unwrap_or(2);
+/// Joins the main container of a node to the others of its engine, and returns whether the node takes
+/// requests.
+///
+/// # Errors
+///
+/// The reason where the container stays as it was written.
+pub(super) fn join(
+    container: &mut Value,
+    of: &Instance,
+    node: NodeKind,
+    sets: NodeSets,
+) -> Result<bool, String> {
+    let nodes = of.nodes();
+    if of.framework == Some(Framework::Vllm) && is_mp(of) {
+        let field = json!({ "fieldRef": { "fieldPath": "status.podIP" } });
+        let variable = json!({ "name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": field });
+        add_variable(container, variable);
+    }
     let words = words(container);
     let join = match of.framework {
         Some(Framework::Vllm) => match vllm_join(of, &words, gpus(container)) {
             Some(join) => join,
             // One node has room for it.
-            None => return Ok(()),
+            None => return Ok(true),
         },
         Some(Framework::Sglang) => NodeJoin::Sglang,
         Some(Framework::Trtllm) => return Err("TensorRT-LLM on several nodes needs MPI".to_owned()),
         None => return Err("several nodes need a backendFramework".to_owned()),
     };
-    let rank = if node == NodeKind::Leader { "0" } else { RANK };
+    let NodeWords { leader, rank, term } = NodeWords::of(of, sets);
+    let rank = if node == NodeKind::Leader { "0" } else { rank };
     let flags = match join {
         NodeJoin::Mp => {
             let end = if node == NodeKind::Leader { "" } else { " --headless" };
             format!(
-                "--distributed-executor-backend mp --nnodes {nodes} --master-addr {LEADER} \
+                "--distributed-executor-backend mp --nnodes {nodes} --master-addr {leader} \
                  --master-port {PORT} --node-rank {rank}{end}"
             )
         }
         NodeJoin::Ranks(local) => format!(
             "--data-parallel-hybrid-lb --data-parallel-size-local {local} \
-             --data-parallel-start-rank {} --data-parallel-address {LEADER} \
+             --data-parallel-start-rank {} --data-parallel-address {leader} \
              --data-parallel-rpc-port 13445",
-            start_rank(node, local)
+            start_rank(node, term, local)
         ),
         NodeJoin::Sglang => {
-            format!("--dist-init-addr {LEADER}:{PORT} --nnodes {nodes} --node-rank {rank}")
+            format!("--dist-init-addr {leader}:{PORT} --nnodes {nodes} --node-rank {rank}")
         }
-        NodeJoin::Ray => return join_ray(container, node),
+        NodeJoin::Ray => {
+            join_ray(container, node, &leader);
+            return Ok(node == NodeKind::Leader);
+        }
     };
-    add_flags(container, &flags, matches!(join, NodeJoin::Ranks(_)) && node == NodeKind::Worker);
-    if join == NodeJoin::Mp {
-        let field = json!({ "fieldRef": { "fieldPath": "status.podIP" } });
-        let variable = json!({ "name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": field });
-        add_variable(container, variable);
-    }
-    Ok(())
+    let has_server = node == NodeKind::Leader || matches!(join, NodeJoin::Ranks(_));
+    let flags = match is_agent(container) {
+        true => give_agent(container, &flags, has_server),
+        false => flags,
+    };
+    let is_sum = flags.contains("$((");
+    add_flags(container, &flags, is_sum);
+    Ok(has_server)
 }
 
 fn vllm_join(of: &Instance, words: &[String], gpus: u64) -> Option<NodeJoin> {
@@ -86,37 +134,57 @@ fn vllm_join(of: &Instance, words: &[String], gpus: u64) -> Option<NodeJoin> {
     let ranks: u64 = number(&["--data-parallel-size", "-dp", "--dp"]);
     let gpus = gpus.max(1);
     if size > gpus {
-        let said = annotation(of, "vllm-distributed-executor-backend");
-        let origin = annotation(of, "dynamo-operator-origin-version");
-        let is_mp = match said.as_deref() {
-            Some("mp") => true,
-            Some(_) => false,
-            None => origin.is_none_or(|version| is_since(&version, MP_SINCE)),
-        };
-        return Some(if is_mp { NodeJoin::Mp } else { NodeJoin::Ray });
+        return Some(if is_mp(of) { NodeJoin::Mp } else { NodeJoin::Ray });
     }
     (ranks * size > gpus).then(|| NodeJoin::Ranks((gpus / size).max(1)))
 }
 
+/// Whether vLLM's own processes span nodes, rather than Ray's.
+fn is_mp(of: &Instance) -> bool {
+    let origin = annotation(of, "dynamo-operator-origin-version");
+    match annotation(of, "vllm-distributed-executor-backend").as_deref() {
+        Some(said) => said == "mp",
+        None => origin.is_some_and(|version| is_since(&version, MP_SINCE)),
+    }
+}
+
 /// First rank of a node. The shell multiplies for the nodes after the first.
-fn start_rank(node: NodeKind, local: u64) -> String {
+fn start_rank(node: NodeKind, term: &str, local: u64) -> String {
     match node {
         NodeKind::Leader => "0".to_owned(),
-        NodeKind::Worker => format!("$((LWS_WORKER_INDEX * {local}))"),
+        NodeKind::Worker => format!("$(({term} * {local}))"),
     }
 }
 
 /// Starts Ray before the engine on the leader, and alone on the other nodes.
-fn join_ray(container: &mut Value, node: NodeKind) -> Result<(), String> {
+fn join_ray(container: &mut Value, node: NodeKind, leader: &str) {
     let line = match node {
         NodeKind::Leader => format!(
             "ray start --head --port={RAY_PORT} && {} --distributed-executor-backend ray",
             shell_line(container)
         ),
-        NodeKind::Worker => format!("ray start --address={LEADER}:{RAY_PORT} --block"),
+        NodeKind::Worker => format!("ray start --address={leader}:{RAY_PORT} --block"),
     };
     run_by_shell(container, line);
-    Ok(())
+}
+
+/// Whether a container runs an agent, which starts the engine.
+fn is_agent(container: &Value) -> bool {
+    container["command"] == json!(["stator"]) && container["args"][0] == "agent"
+}
+
+/// Makes an agent's command line one that the engine's flags can be added to, and returns them.
+fn give_agent(container: &mut Value, flags: &str, has_server: bool) -> String {
+    if let Some(args) = container["args"].as_array_mut() {
+        if !has_server {
+            args.insert(1, json!("--engine-follower"));
+        }
+        if !args.iter().any(|word| word == "--") {
+            args.push(json!("--"));
+        }
+    }
+    // The agent of a follower says so by itself.
+    flags.replace(" --headless", "")
 }
 
 /// Adds flags to the command line that starts the engine.
@@ -217,14 +285,20 @@ mod tests {
         Instance::read(&document).expect("a component")
     }
 
+    const SETS: NodeSets = NodeSets::LeaderWorker;
+
     fn check(of: &Instance, args: &[&str], node: NodeKind, expected: &str) {
+        check_in(SETS, of, args, node, expected);
+    }
+
+    fn check_in(sets: NodeSets, of: &Instance, args: &[&str], node: NodeKind, expected: &str) {
         let mut container = json!({
             "command": ["python3", "-m", "m"],
             "args": args,
             "env": [],
             "resources": { "limits": { "nvidia.com/gpu": "4" } },
         });
-        join(&mut container, of, node).expect("it is known");
+        join(&mut container, of, node, sets).expect("it is known");
         let found = match container["command"][0] == "/bin/sh" {
             true => container["args"][0].as_str().unwrap_or_default().to_owned(),
             false => words(&container)[3..].join(" "),
@@ -234,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_large_vllm_spans_its_nodes_by_its_own_processes() {
-        let of = instance("vllm", json!({}));
+        let origin = json!({ "nvidia.com/dynamo-operator-origin-version": "1.5.0" });
+        let of = instance("vllm", origin);
         let common = "--distributed-executor-backend mp --nnodes 2 --master-addr $(LWS_LEADER_ADDRESS) --master-port 29500";
         let args = ["--tensor-parallel-size", "8"];
         let leader = format!("{} {common} --node-rank 0", args.join(" "));
@@ -249,6 +324,7 @@ mod tests {
         for annotations in [
             json!({ "nvidia.com/vllm-distributed-executor-backend": "ray" }),
             json!({ "nvidia.com/dynamo-operator-origin-version": "0.9.1" }),
+            json!({}),
         ] {
             let of = instance("vllm", annotations);
             let leader = "ray start --head --port=6379 && python3 -m m --tp 8 'a b' --distributed-executor-backend ray";
@@ -273,15 +349,34 @@ mod tests {
     }
 
     #[test]
+    fn agents_start_the_nodes_of_an_engine() {
+        let of = instance("sglang", json!({}));
+        let agent = |node: NodeKind| {
+            let mut container = json!({ "command": ["stator"], "args": ["agent", "--model=m"] });
+            join(&mut container, &of, node, SETS).expect("it is known");
+            words(&container).join(" ")
+        };
+        let flags = "-- --dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes 2 --node-rank";
+        assert_eq!(agent(NodeKind::Leader), format!("stator agent --model=m {flags} 0"));
+        let follower =
+            format!("stator agent --engine-follower --model=m {flags} $(LWS_WORKER_INDEX)");
+        assert_eq!(agent(NodeKind::Worker), follower);
+    }
+
+    #[test]
     fn sglang_meets_at_its_leader_and_others_stay_as_they_are() {
         let of = instance("sglang", json!({}));
         let line = "--tp 8 --dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes 2 --node-rank $(LWS_WORKER_INDEX)";
         check(&of, &["--tp", "8"], NodeKind::Worker, line);
         let mut script = json!({ "command": ["/bin/sh", "-c"], "args": ["exec sglang --tp 8\n"] });
-        join(&mut script, &of, NodeKind::Leader).expect("it is known");
+        join(&mut script, &of, NodeKind::Leader, SETS).expect("it is known");
         let expected = "exec sglang --tp 8 --dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes 2 --node-rank 0";
         assert_eq!(script["args"], json!([expected]));
+        let number = "--dist-init-addr $(GROVE_PCSG_NAME)-$(GROVE_PCSG_INDEX)-c-ldr-0.$(GROVE_HEADLESS_SERVICE):29500 --nnodes 2 --node-rank";
+        check_in(NodeSets::Cliques, &of, &[], NodeKind::Leader, &format!("{number} 0"));
+        let line = format!("python3 -m m {number} $((GROVE_PCLQ_POD_INDEX + 1))");
+        check_in(NodeSets::Cliques, &of, &[], NodeKind::Worker, &line);
         let of = instance("trtllm", json!({}));
-        assert!(join(&mut script, &of, NodeKind::Leader).is_err());
+        assert!(join(&mut script, &of, NodeKind::Leader, SETS).is_err());
     }
 }

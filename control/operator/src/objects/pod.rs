@@ -1,6 +1,7 @@
 //! The pod template of a component: the manifest's, with what the operator fills in.
 
 use super::instance::{Instance, PLANNER, is_worker};
+use super::nearness::NEARNESS;
 use super::{hex, label, strings};
 use crate::kinds::beta::ComponentType;
 use crate::kinds::common::Framework;
@@ -89,7 +90,7 @@ fn pod_metadata(of: &Instance, mut metadata: Map<String, Value>) -> Map<String, 
     metadata.insert("labels".to_owned(), names.into());
     let mut annotations = strings(&said, "annotations");
     // These say how the component was made, not how its pods are.
-    let own = [label("dynamo-operator-origin-version"), PLANNER.to_owned()];
+    let own = [label("dynamo-operator-origin-version"), PLANNER.to_owned(), NEARNESS.to_owned()];
     annotations.retain(|name, _| !own.contains(name));
     let model = of.shape.model_ref.as_ref();
     annotations.extend(model.map(|model| (label("dynamo-base-model"), json!(model.name))));

@@ -3,7 +3,7 @@
 
 use super::document::GraphDocument;
 use super::instance::graph_label;
-use super::{ingress, label, object};
+use super::{ingress, label, object, unsupported};
 use crate::convert::{FormVersion, convert};
 use crate::kinds::BETA;
 use crate::kinds::beta::{ComponentShape, ComponentType};
@@ -46,7 +46,9 @@ pub(super) fn objects(graph: &GraphDocument<'_>) -> Result<(Vec<Value>, Vec<Note
         .collect();
     let older = older_form(graph);
     objects.extend(claims(graph, &older));
-    let (ingresses, notes) = ingress::objects(graph, &older);
+    let (ingresses, mut notes) = ingress::objects(graph, &older);
+    let services = older["spec"]["services"].as_object().into_iter().flatten();
+    notes.extend(services.flat_map(|(name, service)| unsupported::of_service(name, service)));
     objects.extend(ingresses);
     if graph.has(ComponentType::Epp) {
         objects.extend(picker_settings(graph)?);

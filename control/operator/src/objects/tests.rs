@@ -169,7 +169,9 @@ fn engines_on_several_nodes_are_sets_with_a_leader() {
     let main = |part: &str| &parts[part]["spec"]["containers"][0];
     assert!(main("leaderTemplate")["livenessProbe"].is_object());
     assert!(main("workerTemplate").get("livenessProbe").is_none());
-    assert_eq!(main("leaderTemplate")["command"], json!(["python3", "-m", "dynamo.vllm"]));
+    let follows = |part: &str| main(part)["args"].to_string().contains("--engine-follower");
+    assert_eq!(main("leaderTemplate")["command"], json!(["stator"]));
+    assert!(!follows("leaderTemplate"));
 }
 
 #[test]
@@ -257,7 +259,8 @@ fn pods_get_secrets_for_registries_unless_they_want_none() {
             "spec": { "podTemplate": { "metadata": { "annotations": annotations } } },
         });
         let of = Instance::read(&document).expect("a component");
-        let wanted = workload::objects(&of, &settings);
+        let wanted =
+            workload::objects(&of, &settings, NodeSets::LeaderWorker).expect("a component");
         wanted.objects[0]["spec"]["template"]["spec"]["imagePullSecrets"].clone()
     };
     assert_eq!(component(json!({})), json!([{ "name": "registry" }]));

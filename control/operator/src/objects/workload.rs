@@ -2,29 +2,32 @@
 
 use super::instance::Instance;
 use super::multinode::{NodeKind, join};
+use super::nodes;
 use super::pod::{defaults, labels, template};
+use super::provider::NodeSets;
 use super::shared::disruption_budget;
-use super::{OperatorSettings, WantedObjects, label, object, strings, unsupported};
+use super::{OperatorSettings, WantedObjects, label, nearness, object, strings, unsupported};
 use crate::kinds::common::Framework;
 use crate::translate::{Note, translate_pod};
 use serde_json::{Value, json};
 
-/// The objects of a component by itself or of a graph.
-pub(crate) fn objects(of: &Instance, settings: &OperatorSettings) -> WantedObjects {
-    let mut template = template(of);
-    add_pull_secrets(&mut template, &settings.pull_secrets);
-    let mut notes = unsupported::of_component(of);
-    if settings.translates {
-        let (translated, lost) = translate_pod(&template, &of.surroundings(settings));
-        template = translated;
-        notes.extend(lost);
-    }
-    let workload = match of.is_multinode() {
-        true => leader_worker_set(of, template, &mut notes),
-        false => deployment(of, template),
+/// The objects of a component by itself or of a graph, its workloads first.
+///
+/// # Errors
+///
+/// The name that is wrong.
+pub(crate) fn objects(
+    of: &Instance,
+    settings: &OperatorSettings,
+    sets: NodeSets,
+) -> Result<WantedObjects, String> {
+    let (template, mut notes) = pods(of, settings);
+    let mut objects = match (of.is_multinode(), sets) {
+        (false, _) => vec![deployment(of, template)],
+        (true, NodeSets::Stateful(version)) => nodes::objects(of, &template, version, &mut notes)?,
+        (true, _) => vec![leader_worker_set(of, &template, &mut notes)],
     };
-    let mut objects = vec![workload, service(of)];
-    objects.extend(model_service(of));
+    objects.extend(services(of));
     // Copies of a graph's component have one budget, whatever their generation.
     if !of.is_of_graph
         && let Some(mut budget) = disruption_budget(&of.namespace, &of.name, &of.shape)
@@ -32,7 +35,26 @@ pub(crate) fn objects(of: &Instance, settings: &OperatorSettings) -> WantedObjec
         budget["spec"]["selector"] = json!({ "matchLabels": { label("selector"): of.name } });
         objects.push(budget);
     }
-    WantedObjects { objects, notes }
+    Ok(WantedObjects { objects, notes })
+}
+
+/// The template of a component's pods as they run, and what of the component has no effect.
+pub(super) fn pods(of: &Instance, settings: &OperatorSettings) -> (Value, Vec<Note>) {
+    let mut template = template(of);
+    add_pull_secrets(&mut template, &settings.pull_secrets);
+    let mut notes = unsupported::of_component(of);
+    if settings.translates {
+        let (translated, lost) = translate_pod(&template, &of.surroundings(settings));
+        template = translated;
+        notes.extend(lost);
+        nearness::keep(of, &mut template);
+    }
+    (template, notes)
+}
+
+/// The Services of a component.
+pub(super) fn services(of: &Instance) -> Vec<Value> {
+    [service(of)].into_iter().chain(model_service(of)).collect()
 }
 
 /// Annotation of pods that get no secrets for registries.
@@ -51,15 +73,6 @@ fn add_pull_secrets(template: &mut Value, names: &[String]) {
         }
     }
     template["spec"]["imagePullSecrets"] = secrets.into();
-}
-
-/// Kind and name of a component's workload.
-pub(crate) fn reference(of: &Instance) -> Value {
-    let (kind, name) = match of.is_multinode() {
-        true => ("LeaderWorkerSet", format!("{}-0", of.name)),
-        false => ("Deployment", of.name.clone()),
-    };
-    json!({ "kind": kind, "metadata": { "name": name } })
 }
 
 fn deployment(of: &Instance, template: Value) -> Value {
@@ -93,32 +106,19 @@ fn amount(text: &str) -> Value {
     text.parse::<u32>().map_or_else(|_| json!(text), |number| json!(number))
 }
 
-fn leader_worker_set(of: &Instance, mut template: Value, notes: &mut Vec<Note>) -> Value {
-    let name = format!("{}-0", of.name);
+fn leader_worker_set(of: &Instance, template: &Value, notes: &mut Vec<Note>) -> Value {
+    let name = set_name(of);
     let mut set = object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", &of.namespace, &name);
+    let mut template = template.clone();
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
         labels.remove(&label("selector"));
     }
-    let [mut leader, mut worker] = [template.clone(), template];
-    leader["metadata"]["labels"]["role"] = "leader".into();
-    worker["metadata"]["labels"]["role"] = "worker".into();
-    notes.extend(join_nodes(of, &mut leader, NodeKind::Leader));
-    // Both have the same reason.
-    join_nodes(of, &mut worker, NodeKind::Worker);
-    // Only the first node of a vLLM or an SGLang answers probes.
-    if matches!(of.framework, Some(Framework::Vllm | Framework::Sglang)) {
-        let containers = worker["spec"]["containers"].as_array_mut().into_iter().flatten();
-        for main in containers.filter(|container| container["name"] == "main") {
-            let main = main.as_object_mut().into_iter();
-            main.for_each(|main| main.retain(|field, _| !field.ends_with("Probe")));
-        }
-    }
-    let nodes = of.shape.multinode.as_ref().and_then(|multinode| multinode.node_count);
+    let [leader, worker] = node_templates(of, &template, NodeSets::LeaderWorker, notes);
     set["spec"] = json!({
         "replicas": of.shape.replicas.unwrap_or(1),
         "startupPolicy": "LeaderCreated",
         "leaderWorkerTemplate": {
-            "size": nodes.unwrap_or(2),
+            "size": of.nodes(),
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": leader,
             "workerTemplate": worker,
@@ -127,17 +127,70 @@ fn leader_worker_set(of: &Instance, mut template: Value, notes: &mut Vec<Note>) 
     set
 }
 
-/// Joins the engine of a pod to those of the other nodes; returns a note where it stays alone.
-fn join_nodes(of: &Instance, pod: &mut Value, node: NodeKind) -> Option<Note> {
+/// Name of a component's LeaderWorkerSet.
+pub(crate) fn set_name(of: &Instance) -> String {
+    format!("{}-0", of.name)
+}
+
+/// The templates of the pods of an engine's leader and of its workers.
+pub(super) fn node_templates(
+    of: &Instance,
+    template: &Value,
+    sets: NodeSets,
+    notes: &mut Vec<Note>,
+) -> [Value; 2] {
+    let [mut leader, mut worker] = [template.clone(), template.clone()];
+    // Cliques have names of their own for this.
+    if sets != NodeSets::Cliques {
+        leader["metadata"]["labels"]["role"] = "leader".into();
+        worker["metadata"]["labels"]["role"] = "worker".into();
+    }
+    let joined = [
+        join_nodes(&mut leader, of, NodeKind::Leader, sets),
+        join_nodes(&mut worker, of, NodeKind::Worker, sets),
+    ];
+    // Both have the same reason.
+    notes.extend(joined[0].as_ref().err().map(|why| unjoined(of, why)));
+    if joined[1] == Ok(false)
+        && let Some(labels) = worker["metadata"]["labels"].as_object_mut()
+    {
+        // A picker's pool has only pods that take requests.
+        labels.remove(&label("dynamo-component-class"));
+    }
+    // Only the first node of a vLLM or an SGLang answers probes.
+    if matches!(of.framework, Some(Framework::Vllm | Framework::Sglang)) {
+        let containers = worker["spec"]["containers"].as_array_mut().into_iter().flatten();
+        for main in containers.filter(|container| container["name"] == "main") {
+            let main = main.as_object_mut().into_iter();
+            main.for_each(|main| main.retain(|field, _| !field.ends_with("Probe")));
+        }
+    }
+    [leader, worker]
+}
+
+/// Joins the engine of a pod to those of the other nodes, and returns whether the pod takes requests.
+///
+/// # Errors
+///
+/// The reason where it stays alone.
+fn join_nodes(
+    pod: &mut Value,
+    of: &Instance,
+    node: NodeKind,
+    sets: NodeSets,
+) -> Result<bool, String> {
     let containers = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
     let mut mains = containers.filter(|container| container["name"] == "main");
-    let why = join(mains.next()?, of, node).err()?;
-    Some(Note {
+    mains.next().map_or(Ok(true), |main| join(main, of, node, sets))
+}
+
+fn unjoined(of: &Instance, why: &str) -> Note {
+    Note {
         component: of.component.clone(),
         container: "main".to_owned(),
         subject: "multinode".to_owned(),
         message: format!("its nodes are not joined: {why}"),
-    })
+    }
 }
 
 fn service(of: &Instance) -> Value {

@@ -1,19 +1,26 @@
 //! Steps from what a cluster has to what a graph wants. A pass takes no step back to look: it plans
 //! from what it sees, and so does the next, whatever became of the steps of this one.
 
+mod cliques;
+mod readiness;
 mod restart;
 mod rollout;
 mod status;
+mod view;
+
+pub(crate) use view::ClusterView;
 
 use crate::condition::translated;
 use crate::objects::{
-    Instance, OperatorSettings, WantedObjects, graph, hash_of, label, planner, workload,
+    Instance, OperatorSettings, WantedObjects, graph, hash_of, label, of_older_form, planner,
+    workload,
 };
 use crate::translate::Note;
+use readiness::WorkloadReadiness;
 use rollout::{ComponentCopies, GenerationCopies};
 use serde_json::{Value, json};
-use status::WorkloadReadiness;
 use std::collections::{BTreeMap, BTreeSet};
+use view::ObservedObjects;
 
 /// Annotation with the hash of the object as it was applied.
 pub(crate) const APPLIED: &str = "nvidia.com/last-applied-hash";
@@ -31,13 +38,15 @@ pub(crate) enum ObjectStep {
     Apply(Value),
     /// Delete the object.
     Delete(Value),
+    /// Ask the object, which is somebody else's, for this many copies.
+    Scale(Value, i32),
 }
 
 impl ObjectStep {
     /// The object.
     pub(crate) fn object(&self) -> &Value {
         match self {
-            Self::Apply(object) | Self::Delete(object) => object,
+            Self::Apply(object) | Self::Delete(object) | Self::Scale(object, _) => object,
         }
     }
 
@@ -46,6 +55,7 @@ impl ObjectStep {
         match self {
             Self::Apply(_) => "apply",
             Self::Delete(_) => "delete",
+            Self::Scale(..) => "scale",
         }
     }
 }
@@ -68,6 +78,7 @@ impl DocumentPlan {
             component: document,
             readiness: WorkloadReadiness::default(),
             kind: "Deployment",
+            obstacle: None,
         };
         let mut status = match document["kind"] == COMPONENT {
             true => status::of_component(document, &part),
@@ -87,48 +98,57 @@ pub(crate) fn owner_label(document: &Value) -> String {
     hash_of(&json!([document["kind"], document["metadata"]["name"]]), 32)
 }
 
-/// Plans for a graph of `v1beta1`. `observed` are all objects with the graph's [`OWNER`] label.
+/// Objects that a graph wants, and the states of its components.
+struct GraphDraft {
+    wanted: Vec<Value>,
+    notes: Vec<Note>,
+    /// Each component with the kind and the readiness of its workload.
+    parts: Vec<(Value, &'static str, WorkloadReadiness)>,
+    /// Steps beside those to the wanted objects.
+    steps: Vec<ObjectStep>,
+    is_rolling: bool,
+    restart: Value,
+}
+
+/// Plans for a graph of `v1beta1`. The view is of all objects with the graph's [`OWNER`] label.
 ///
 /// # Errors
 ///
 /// The field that is wrong. Nothing that runs is touched then.
 pub(crate) fn plan_graph(
     document: &Value,
-    observed: &[Value],
+    view: &ClusterView,
     settings: &OperatorSettings,
 ) -> Result<DocumentPlan, String> {
     let mut document = match settings.translates {
         true => planner::with_adapters(document.clone()),
         false => document.clone(),
     };
-    let there = ObservedObjects::new(observed);
+    let there = ObservedObjects::new(view);
     there.scale(&mut document);
     let WantedObjects { objects, mut notes } = graph::objects(&document, settings)?;
     let (new, mut wanted): (Vec<_>, Vec<_>) =
         objects.into_iter().partition(|object| object["kind"] == COMPONENT);
+    let mut draft = match there.wants_cliques(&document)? {
+        true => {
+            crate::objects::cliques::forget_obeyed(&mut notes);
+            cliques::draft(&there, &document, new, settings)?
+        }
+        false => components(&there, &document, new, settings)?,
+    };
     // A scaler's number is the scaler's once it is there.
     wanted.retain(|object| object["kind"] != ADAPTER || there.find(object).is_none());
     let kept = there.of_kind(ADAPTER).filter(|adapter| is_wanted_adapter(adapter, &document));
     let kept: Vec<_> = kept.cloned().collect();
-    let mut components = Vec::new();
-    let wanted_number = new.len();
-    let mut all = there.generations(new)?;
-    let is_rolling = all.len() > wanted_number;
-    // The wanted generation stands first.
-    let restart = restart::restart(&there, &document, &mut all[..wanted_number], is_rolling)?;
-    for component in all {
-        let objects = workload::objects(&Instance::read(&component)?, settings);
-        components.push((component.clone(), objects.objects[0].clone()));
-        wanted.push(component);
-        wanted.extend(objects.objects);
-        notes.extend(objects.notes);
-    }
+    wanted.extend(draft.wanted);
+    notes.extend(draft.notes);
     notes.dedup();
-    let steps = there.steps(wanted, &kept, &document);
-    let mut plan = there.report(&document, &components, &notes, steps);
-    status::roll(&mut plan.status, &document["status"]["rollingUpdate"], is_rolling);
-    if !restart.is_null() {
-        plan.status["restart"] = restart;
+    let mut steps = there.steps(wanted, &kept, &document);
+    steps.append(&mut draft.steps);
+    let mut plan = there.report(&document, &draft.parts, &notes, steps);
+    status::roll(&mut plan.status, &document["status"]["rollingUpdate"], draft.is_rolling);
+    if !draft.restart.is_null() {
+        plan.status["restart"] = draft.restart;
     }
     plan.components.extend(kept.into_iter().map(|adapter| {
         let status = status::of_adapter(&adapter);
@@ -137,21 +157,47 @@ pub(crate) fn plan_graph(
     Ok(plan)
 }
 
-/// Plans for a component by itself. `observed` are all objects with its [`OWNER`] label.
+/// A graph whose components have documents and workloads of their own, in generations.
+fn components(
+    there: &ObservedObjects<'_>,
+    document: &Value,
+    new: Vec<Value>,
+    settings: &OperatorSettings,
+) -> Result<GraphDraft, String> {
+    let wanted_number = new.len();
+    let mut all = there.generations(new)?;
+    let is_rolling = all.len() > wanted_number;
+    // The wanted generation stands first.
+    let restart = restart::restart(there, document, &mut all[..wanted_number], is_rolling)?;
+    let (mut wanted, mut notes, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for component in all {
+        let of = Instance::read(&component)?;
+        let objects = workload::objects(&of, settings, there.node_sets(&of))?;
+        parts.push((component.clone(), there.workload_kind(&of), there.readiness(&of)));
+        wanted.push(component);
+        wanted.extend(objects.objects);
+        notes.extend(objects.notes);
+    }
+    Ok(GraphDraft { wanted, notes, parts, steps: Vec::new(), is_rolling, restart })
+}
+
+/// Plans for a component by itself. The view is of all objects with its [`OWNER`] label.
 ///
 /// # Errors
 ///
 /// The field that is wrong.
 pub(crate) fn plan_component(
     document: &Value,
-    observed: &[Value],
+    view: &ClusterView,
     settings: &OperatorSettings,
 ) -> Result<DocumentPlan, String> {
-    let there = ObservedObjects::new(observed);
-    let wanted = workload::objects(&Instance::read(document)?, settings);
-    let pair = [(document.clone(), wanted.objects[0].clone())];
+    let there = ObservedObjects::new(view);
+    let of = Instance::read(document)?;
+    let mut wanted = workload::objects(&of, settings, there.node_sets(&of))?;
+    wanted.notes.extend(of_older_form(document));
+    let part = [(document.clone(), there.workload_kind(&of), there.readiness(&of))];
     let steps = there.steps(wanted.objects, &[], document);
-    let mut plan = there.report(document, &pair, &wanted.notes, steps);
+    let mut plan = there.report(document, &part, &wanted.notes, steps);
     if let Some((_, status)) = plan.components.pop() {
         plan.status = status;
     }
@@ -162,25 +208,7 @@ pub(crate) fn plan_component(
     Ok(plan)
 }
 
-/// Objects of a document that a cluster has.
-struct ObservedObjects<'a> {
-    objects: BTreeMap<(String, String), &'a Value>,
-}
-
-impl<'a> ObservedObjects<'a> {
-    fn new(observed: &'a [Value]) -> Self {
-        Self { objects: observed.iter().map(|object| (key(object), object)).collect() }
-    }
-
-    fn find(&self, object: &Value) -> Option<&'a Value> {
-        self.objects.get(&key(object)).copied()
-    }
-
-    fn of_kind(&self, kind: &str) -> impl Iterator<Item = &'a Value> {
-        let all = self.objects.iter().filter(move |((known, _), _)| known == kind);
-        all.map(|(_, object)| *object)
-    }
-
+impl ObservedObjects<'_> {
     /// Gives the components the numbers of their adapters.
     fn scale(&self, document: &mut Value) {
         let components = document["spec"]["components"].as_array_mut().into_iter().flatten();
@@ -268,9 +296,8 @@ impl<'a> ObservedObjects<'a> {
 
     /// Copies of a component, as its workload says; none of one that is not there.
     fn copies(&self, component: &Value) -> Result<GenerationCopies, String> {
-        let workload = workload::reference(&Instance::read(component)?);
         let WorkloadReadiness { asked, available, .. } =
-            WorkloadReadiness::of(self.find(&workload));
+            self.readiness(&Instance::read(component)?);
         Ok(GenerationCopies { asked, available, is_needed: false })
     }
 
@@ -292,16 +319,17 @@ impl<'a> ObservedObjects<'a> {
     fn report(
         &self,
         document: &Value,
-        components: &[(Value, Value)],
+        components: &[(Value, &'static str, WorkloadReadiness)],
         notes: &[Note],
         steps: Vec<ObjectStep>,
     ) -> DocumentPlan {
         let parts: Vec<_> = components
             .iter()
-            .map(|(component, workload)| status::ComponentState {
+            .map(|(component, kind, readiness)| status::ComponentState {
                 component,
-                readiness: WorkloadReadiness::of(self.find(workload)),
-                kind: workload["kind"].as_str().unwrap_or_default(),
+                readiness: *readiness,
+                kind,
+                obstacle: self.obstacle(component),
             })
             .collect();
         let status = status::of_graph(document, &parts, translated(notes));

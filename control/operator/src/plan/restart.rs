@@ -4,9 +4,8 @@
 //! workloads themselves: a component has restarted once its workload has the annotation and is ready.
 //! So a pass that failed, or an operator that was replaced, loses nothing.
 
-use super::status::WorkloadReadiness;
 use super::{ObservedObjects, name};
-use crate::objects::{Instance, label, workload};
+use crate::objects::{Instance, label};
 use serde_json::{Value, json};
 
 /// Restart that a graph asks for.
@@ -96,11 +95,10 @@ impl<'a> WantedRestart<'a> {
 }
 
 fn step(there: &ObservedObjects<'_>, component: &Value, id: &str) -> Result<RestartStep, String> {
-    let reference = workload::reference(&Instance::read(component)?);
-    let workload = there.find(&reference);
-    let is_marked = workload.is_some_and(|of| pod_annotation(of) == id);
+    let of = Instance::read(component)?;
+    let is_marked = there.workload(&of).is_some_and(|of| pod_annotation(of) == id);
     Ok(match is_marked {
-        true if WorkloadReadiness::of(workload).is_ready() => RestartStep::Done,
+        true if there.readiness(&of).is_ready() => RestartStep::Done,
         true => RestartStep::Running,
         // Of a component that was begun, only the workload may be behind.
         false if annotation_of(there.find(component)).is_some_and(|mark| mark == id) => {

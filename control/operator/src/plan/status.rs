@@ -1,18 +1,8 @@
 //! States of graphs and components.
 
+use super::readiness::WorkloadReadiness;
 use crate::objects::label;
 use serde_json::{Map, Value, json};
-
-/// Copies of a workload, as its controller reports them.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct WorkloadReadiness {
-    pub(crate) asked: i32,
-    pub(crate) updated: i32,
-    pub(crate) ready: i32,
-    pub(crate) available: i32,
-    /// Whether the report is of the newest specification.
-    pub(crate) is_current: bool,
-}
 
 /// A component of a graph, and the state of its workload.
 pub(super) struct ComponentState<'a> {
@@ -20,34 +10,16 @@ pub(super) struct ComponentState<'a> {
     pub(super) readiness: WorkloadReadiness,
     /// Kind of the workload.
     pub(super) kind: &'a str,
+    /// Reason for which a pod of the component has no node.
+    pub(super) obstacle: Option<String>,
 }
 
-impl WorkloadReadiness {
-    /// The report of a workload; nothing of one that is not there.
-    pub(crate) fn of(workload: Option<&Value>) -> Self {
-        let Some(workload) = workload else { return Self::default() };
-        let number = |value: &Value| value.as_i64().unwrap_or_default() as i32;
-        let status = &workload["status"];
-        let ready = number(&status["readyReplicas"]);
-        // A LeaderWorkerSet has no number of its own for what is available.
-        let available = status.get("availableReplicas").map_or(ready, number);
-        Self {
-            asked: workload["spec"]["replicas"].as_i64().map_or(1, |asked| asked as i32),
-            updated: number(&status["updatedReplicas"]),
-            ready,
-            available: if workload["kind"] == "Deployment" {
-                number(&status["availableReplicas"])
-            } else {
-                available
-            },
-            is_current: status["observedGeneration"] == workload["metadata"]["generation"]
-                || workload["kind"] != "Deployment",
-        }
-    }
-
-    /// Whether all copies of the newest specification are available.
-    pub(super) fn is_ready(&self) -> bool {
-        self.is_current && self.available >= self.asked && self.updated >= self.asked
+impl ComponentState<'_> {
+    /// Copies that are available, and what keeps the others from a node.
+    fn message(&self) -> String {
+        let WorkloadReadiness { asked, available, .. } = self.readiness;
+        let obstacle = self.obstacle.as_ref().map(|obstacle| format!(", {obstacle}"));
+        format!("{available} of {asked} available{}", obstacle.unwrap_or_default())
     }
 }
 
@@ -57,9 +29,8 @@ pub(super) fn of_graph(document: &Value, parts: &[ComponentState<'_>], translate
         .iter()
         .filter(|part| !part.readiness.is_ready())
         .map(|part| {
-            let WorkloadReadiness { asked, available, .. } = part.readiness;
             let name = part.component["metadata"]["name"].as_str().unwrap_or_default();
-            format!("{name}: {available} of {asked} available")
+            format!("{name}: {}", part.message())
         })
         .collect();
     let (state, ready, reason) = match waiting.is_empty() {
@@ -101,8 +72,7 @@ pub(super) fn of_component(document: &Value, part: &ComponentState<'_>) -> Value
     let is_ready = part.readiness.is_ready();
     let status = if is_ready { "True" } else { "False" };
     let suffix = if is_ready { "Ready" } else { "NotReady" };
-    let WorkloadReadiness { asked, available, .. } = part.readiness;
-    let message = format!("{available} of {asked} available");
+    let message = part.message();
     json!({
         "observedGeneration": document["metadata"]["generation"],
         "conditions": [

@@ -1,4 +1,5 @@
 use super::*;
+use crate::objects::ClusterApis;
 use crate::translate::Substitutes;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,22 +27,33 @@ fn graph(image: u8, prefill: i32, decode: i32) -> Value {
     })
 }
 
+/// The graph with an engine on several nodes for each copy that answers.
+fn spanning(mut graph: Value, nodes: i32) -> Value {
+    if nodes > 1 {
+        graph["spec"]["components"][2]["multinode"] = json!({ "nodeCount": nodes });
+    }
+    graph
+}
+
 /// A cluster whose controllers act when they are told to.
 #[derive(Default)]
 struct SimulatedCluster {
     objects: BTreeMap<(String, String), Value>,
     clock: u64,
+    apis: ClusterApis,
 }
 
 impl SimulatedCluster {
-    fn observed(&self) -> Vec<Value> {
-        self.objects.values().cloned().collect()
+    fn observed(&self) -> ClusterView {
+        let objects = self.objects.values().cloned().collect();
+        ClusterView { objects, apis: self.apis, ..ClusterView::default() }
     }
 
     fn take(&mut self, step: &ObjectStep) {
         self.clock += 1;
         match step {
             ObjectStep::Delete(object) => drop(self.objects.remove(&key(object))),
+            ObjectStep::Scale(..) => {}
             ObjectStep::Apply(object) => {
                 let mut object = object.clone();
                 let there = self.objects.get(&key(&object));
@@ -63,10 +75,11 @@ impl SimulatedCluster {
         }
     }
 
-    /// Lets a Deployment have a share of its copies, in quarters.
+    /// Lets a workload have a share of its copies, in quarters.
     fn run(&mut self, at: usize, quarters: i64) {
-        let mut deployments: Vec<_> =
-            self.objects.values_mut().filter(|object| object["kind"] == "Deployment").collect();
+        let is_workload =
+            |of: &&mut Value| of["kind"] == "Deployment" || of["kind"] == "StatefulSet";
+        let mut deployments: Vec<_> = self.objects.values_mut().filter(is_workload).collect();
         if deployments.is_empty() {
             return;
         }
@@ -83,7 +96,7 @@ impl SimulatedCluster {
     fn edit(&mut self, at: usize) {
         let number = self.objects.len().max(1);
         let Some(object) = self.objects.values_mut().nth(at % number) else { return };
-        if object["kind"] == "Deployment" || object["kind"] == COMPONENT {
+        if ["Deployment", "StatefulSet", COMPONENT].iter().any(|kind| object["kind"] == *kind) {
             object["spec"]["replicas"] = json!(0);
         }
         if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
@@ -103,10 +116,11 @@ impl SimulatedCluster {
     /// Generations of which both workers have a copy that is available.
     fn serving(&self) -> BTreeSet<String> {
         let mut all: BTreeMap<String, usize> = BTreeMap::new();
+        let view = self.observed();
+        let there = ObservedObjects::new(&view);
         for component in self.objects.values().filter(|object| object["kind"] == COMPONENT) {
             let Some(generation) = hash(component) else { continue };
-            let workload = ("Deployment".to_owned(), key(component).1);
-            let readiness = WorkloadReadiness::of(self.objects.get(&workload));
+            let readiness = there.readiness(&Instance::read(component).expect("a component"));
             let is_available = readiness.available.min(readiness.asked) > 0;
             *all.entry(generation.to_owned()).or_default() += usize::from(is_available);
         }
@@ -197,7 +211,8 @@ fn a_component_by_itself_has_its_objects_and_state() {
         "spec": { "type": "worker", "podTemplate": { "spec": { "containers": [{ "name": "main" }] } } },
     });
     let mut cluster = SimulatedCluster::default();
-    let plan = plan_component(&document, &[], &settings()).expect("a component");
+    let plan =
+        plan_component(&document, &ClusterView::default(), &settings()).expect("a component");
     plan.steps.iter().for_each(|step| cluster.take(step));
     cluster.run_all();
     let plan = plan_component(&document, &cluster.observed(), &settings()).expect("a component");
@@ -283,6 +298,95 @@ fn what_somebody_else_changed_is_set_again() {
     assert_eq!(spec(&cluster.objects), spec(&wanted));
 }
 
+#[test]
+fn an_engine_on_several_nodes_has_sets_of_its_own_and_a_group() {
+    let apis = ClusterApis { pod_groups: Some("v1beta1"), ..ClusterApis::default() };
+    let mut cluster = SimulatedCluster { apis, ..SimulatedCluster::default() };
+    let graph = spanning(graph(1, 1, 2), 3);
+    let plan = settled(&mut cluster, &graph);
+    assert_eq!(plan.status["components"]["decode"]["componentKind"], "StatefulSet");
+    assert_eq!(plan.status["components"]["decode"]["readyReplicas"], 2);
+    let names = |kind: &str| -> Vec<&Value> {
+        cluster.objects.values().filter(|object| object["kind"] == kind).collect()
+    };
+    let (sets, groups) = (names("StatefulSet"), names("PodGroup"));
+    assert_eq!((sets.len(), groups.len()), (4, 2));
+    assert_eq!(groups[0]["apiVersion"], "scheduling.k8s.io/v1beta1");
+    assert_eq!(groups[0]["spec"]["schedulingPolicy"]["gang"]["minCount"], 3);
+    for set in sets {
+        let group = &set["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"];
+        assert!(groups.iter().any(|of| of["metadata"]["name"] == *group), "{group}");
+    }
+}
+
+/// Objects of another kind would end pods that run.
+#[test]
+fn a_graph_that_runs_stays_with_the_objects_that_it_has() {
+    let mut cluster = SimulatedCluster::default();
+    let graph = spanning(graph(1, 1, 1), 2);
+    settled(&mut cluster, &graph);
+    cluster.apis =
+        ClusterApis { clique_sets: true, leader_worker_sets: true, pod_groups: Some("v1beta1") };
+    let plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+    assert_eq!(plan.steps, []);
+}
+
+#[test]
+fn a_graph_becomes_cliques_where_grove_is_there() {
+    let apis = ClusterApis { clique_sets: true, ..ClusterApis::USUAL };
+    let mut cluster = SimulatedCluster { apis, ..SimulatedCluster::default() };
+    let graph = spanning(graph(1, 2, 1), 2);
+    let plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+    plan.steps.iter().for_each(|step| cluster.take(step));
+    assert!(!cluster.objects.keys().any(|(kind, _)| kind == "Deployment" || kind == COMPONENT));
+    let set = &cluster.objects[&("PodCliqueSet".to_owned(), "g".to_owned())];
+    let names = |list: &str| -> Vec<&str> {
+        let parts = set["spec"]["template"][list].as_array().expect("a list").iter();
+        parts.filter_map(|part| part["name"].as_str()).collect()
+    };
+    assert_eq!(names("cliques"), ["frontend", "prefill", "decode-ldr", "decode-wkr"]);
+    assert_eq!(names("podCliqueScalingGroups"), ["decode"]);
+
+    // What Grove makes of it is scaled by itself, and says how many there are.
+    let part = |kind: &str, name: &str, replicas: i32| {
+        let status = json!({ "readyReplicas": 1, "availableReplicas": 1, "updatedReplicas": 1 });
+        json!({ "kind": kind, "metadata": { "name": name }, "spec": { "replicas": replicas }, "status": status })
+    };
+    let mut view = cluster.observed();
+    view.cliques = vec![
+        part("PodClique", "g-0-frontend", 1),
+        part("PodClique", "g-0-prefill", 1),
+        part("PodCliqueScalingGroup", "g-0-decode", 1),
+    ];
+    let plan = plan_graph(&graph, &view, &settings()).expect("a graph");
+    let scaled: Vec<_> =
+        plan.steps.iter().map(|step| (step.word(), key(step.object()).1)).collect();
+    assert_eq!(scaled, [("scale", "g-0-prefill".to_owned())]);
+    view.cliques[1]["spec"]["replicas"] = json!(2);
+    view.cliques[1]["status"] = json!({ "readyReplicas": 2, "updatedReplicas": 2 });
+    let plan = plan_graph(&graph, &view, &settings()).expect("a graph");
+    assert_eq!((plan.steps.len(), &plan.status["state"]), (0, &json!("successful")));
+    assert_eq!(plan.status["components"]["decode"]["componentKind"], "PodCliqueScalingGroup");
+}
+
+#[test]
+fn a_graph_says_what_its_pods_lack() {
+    let mut cluster = SimulatedCluster::default();
+    let graph = graph(1, 1, 1);
+    let plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+    plan.steps.iter().for_each(|step| cluster.take(step));
+    let mut view = cluster.observed();
+    let message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
+    view.waiting = vec![json!({
+        "metadata": { "labels": { "nvidia.com/selector": "g-frontend" } },
+        "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "message": message }] },
+    })];
+    let plan = plan_graph(&graph, &view, &settings()).expect("a graph");
+    let said = plan.status["conditions"][0]["message"].as_str().expect("a text").to_owned();
+    let expected = format!("g-frontend: 0 of 1 available, no node for a pod: {message}");
+    assert!(said.contains(&expected), "{said}");
+}
+
 /// Something that happens to a cluster.
 #[derive(Clone, Debug)]
 enum ClusterEvent {
@@ -316,13 +420,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_happens_it_settles_and_a_serving_generation_stays(events in vec(event(), 0..60)) {
-        let mut cluster = SimulatedCluster::default();
-        let mut wanted = graph(1, 1, 1);
+    fn whatever_happens_it_settles_and_a_serving_generation_stays(
+        events in vec(event(), 0..60),
+        nodes in 1..3,
+    ) {
+        let apis = ClusterApis { pod_groups: Some("v1beta1"), ..ClusterApis::default() };
+        let mut cluster = SimulatedCluster { apis, ..SimulatedCluster::default() };
+        let mut wanted = spanning(graph(1, 1, 1), nodes);
         for event in events {
             match event {
                 ClusterEvent::Change(image, prefill, decode) => {
-                    let next = graph(image, prefill, decode);
+                    let next = spanning(graph(image, prefill, decode), nodes);
                     wanted["spec"]["components"] = next["spec"]["components"].clone();
                 }
                 ClusterEvent::Run(at, quarters) => cluster.run(at, quarters),

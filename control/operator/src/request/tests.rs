@@ -358,7 +358,8 @@ fn the_graph_has_what_the_request_says_and_the_operator_understands_it() {
     // The request's targets, unless the planner has its own.
     assert_eq!((&config["ttft_ms"], &config["itl_ms"]), (&json!(800), &json!(30.0)));
     let settings = crate::objects::OperatorSettings::new(Default::default());
-    crate::plan::plan_graph(&graph, &[], &settings).expect("the operator understands the graph");
+    crate::plan::plan_graph(&graph, &crate::plan::ClusterView::default(), &settings)
+        .expect("the operator understands the graph");
     let other = json!({ "overrides": { "dgd": { "kind": "Deployment" } } });
     assert!(graph_faults(&request(other))[0].contains("overrides.dgd.kind"));
 }

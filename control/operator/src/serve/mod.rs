@@ -6,6 +6,7 @@ mod namespace;
 mod news;
 mod request;
 pub(crate) mod store;
+mod view;
 
 use crate::args::{ServeArgs, WebhookArgs};
 use crate::metrics::OperatorMetrics;
@@ -28,6 +29,8 @@ use tokio::task::JoinSet;
 
 /// Definition that says whose the kinds are.
 const GRAPHS: &str = "dynamographdeployments.nvidia.com";
+/// Advice where it is missing.
+const MISSING: &str = "the cluster has no dynamographdeployments.nvidia.com: apply what `stator operator crds` prints";
 /// Reviews of the client's own name.
 const OWN_NAME: Resource = resource("authentication.k8s.io", "v1", "selfsubjectreviews");
 /// Lease in each namespace, whose holder operates the namespace.
@@ -154,18 +157,28 @@ async fn own_name(cluster: &Cluster) -> String {
     name.unwrap_or_default()
 }
 
+/// Checks that the kinds are there, without a look at their definitions.
+async fn check_kinds(cluster: &Cluster) -> anyhow::Result<()> {
+    let path = format!("/apis/{}/{}", store::GRAPHS.group, store::GRAPHS.version);
+    let answer = match cluster.api.call(Method::GET, &path, Vec::new()).await {
+        Err(ApiError::Absent(_)) => Value::Null,
+        answer => serde_json::from_slice(&answer.context(GRAPHS)?)?,
+    };
+    let mut kinds = answer["resources"].as_array().into_iter().flatten();
+    if kinds.any(|kind| kind["name"] == store::GRAPHS.plural) {
+        return Ok(());
+    }
+    bail!("{MISSING}")
+}
+
 /// Checks that the kinds are there, and nobody else's.
 async fn check_definitions(cluster: &Cluster, place: &WebhookPlace) -> anyhow::Result<()> {
     let path = format!("{}/{GRAPHS}", DEFINITIONS.path(None));
     let answer = match cluster.api.call(Method::GET, &path, Vec::new()).await {
         Ok(answer) => answer,
-        Err(ApiError::Absent(_)) => {
-            bail!("the cluster has no {GRAPHS}: apply what `stator operator crds` prints")
-        }
-        Err(ApiError::Refused { status: 403, message }) => {
-            tracing::warn!(message, "cannot see whose the definitions are");
-            return Ok(());
-        }
+        Err(ApiError::Absent(_)) => bail!("{MISSING}"),
+        // One that may read only its namespace asks what everybody may know: which kinds there are.
+        Err(ApiError::Refused { status: 403, .. }) => return check_kinds(cluster).await,
         Err(error) => return Err(error).context(GRAPHS),
     };
     let definition: Value = serde_json::from_slice(&answer)?;

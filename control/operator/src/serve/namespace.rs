@@ -3,17 +3,18 @@
 use super::models::ModelOperator;
 use super::news::{LOOK_AGAIN, REPORTS_MAX, await_news};
 use super::request::RequestOperator;
-use super::store::{COMPONENTS, GRAPHS, ObjectStore, called, followed};
+use super::store::{CLIQUES, COMPONENTS, GRAPHS, ObjectStore, called, followed};
+use super::view::WITHOUT_NODE;
 use crate::condition::{failed, timed};
 use crate::convert::{FormVersion, convert};
 use crate::events::DocumentEvent;
 use crate::metrics::OperatorMetrics;
-use crate::objects::OperatorSettings;
-use crate::plan::{DocumentPlan, OWNER, owner_label, plan_component, plan_graph};
+use crate::objects::{OperatorSettings, label};
+use crate::plan::{DocumentPlan, OWNER, plan_component, plan_graph};
 use parking_lot::Mutex;
 use serde_json::Value;
 use stator_kube::meta::timestamp;
-use stator_kube::{ApiError, Cluster, Query, Report, Resource};
+use stator_kube::{ApiError, Cluster, PODS, Query, Report, Resource};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+/// Selector of what Grove makes of sets of cliques.
+const OF_GROVE: &str = "app.kubernetes.io/managed-by=grove-operator";
 /// Time in place of [`LOOK_AGAIN`] after a step that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -110,11 +113,15 @@ impl NamespaceOperator {
             let follower = cluster.follow(query(resource, None), decode, sender.clone(), wrap);
             tasks.spawn(follower.run());
         }
-        for resource in followed() {
+        let owned = followed().map(|resource| query(resource, Some(OWNER.to_owned())));
+        let grove = |(_, resource): (&str, Resource)| query(resource, Some(OF_GROVE.to_owned()));
+        // Pods come and go with their workloads; only those without a node say something of their own.
+        let fields = Some(WITHOUT_NODE.to_owned());
+        let waiting = Query { fields, ..query(PODS, Some(label("dynamo-component"))) };
+        for query in owned.chain(CLIQUES.map(grove)).chain([waiting]) {
             let wrap = Box::new(|_: Report<()>| OperatorNews::Changed);
             let decode = Box::new(|_: &str| Ok(Some(())));
-            let owned = query(resource, Some(OWNER.to_owned()));
-            tasks.spawn(cluster.follow(owned, decode, sender.clone(), wrap).run());
+            tasks.spawn(cluster.follow(query, decode, sender.clone(), wrap).run());
         }
         Self { store, settings, metrics, news, documents: BTreeMap::new(), _tasks: tasks }
     }
@@ -170,12 +177,12 @@ impl NamespaceOperator {
     /// Takes the steps of one document, and reports its state.
     async fn operate(&self, document: &Value, kind: &str) -> Result<(), ApiError> {
         let graph = convert(document, FormVersion::Beta);
-        let observed = match self.store.owned(&owner_label(document)).await {
-            Ok(observed) => observed,
+        let view = match self.store.view(document).await {
+            Ok(view) => view,
             Err(error) => return self.unseen(&graph, error).await,
         };
         let plan = if kind == GRAPH { plan_graph } else { plan_component };
-        let (plan, mut faults) = match plan(&graph, &observed, &self.settings) {
+        let (plan, mut faults) = match plan(&graph, &view, &self.settings) {
             Ok(plan) => (plan, Vec::new()),
             Err(fault) => (DocumentPlan::failed(&graph), vec![fault]),
         };
@@ -185,7 +192,7 @@ impl NamespaceOperator {
             match self.store.take(step).await {
                 Ok(()) => {
                     tracing::info!(step = step.word(), object = name, "operating");
-                    events.extend(DocumentEvent::of_step(step, &observed));
+                    events.extend(DocumentEvent::of_step(step, &view.objects));
                 }
                 Err(error) => {
                     faults.push(format!("{} {name}: {error}", step.word()));

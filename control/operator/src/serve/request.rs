@@ -6,7 +6,7 @@ use super::store::{GRAPHS, ObjectStore, REQUESTS, called};
 use crate::condition::timed;
 use crate::convert::with_newer_spec;
 use crate::objects::OperatorSettings;
-use crate::plan::{ObjectStep, plan_graph};
+use crate::plan::{ClusterView, ObjectStep, plan_graph};
 use crate::request::{
     MODEL_CONFIG, RequestProfile, RequestScene, RequestStep, RequestSurroundings, generated,
     graph_faults, graph_name, of_nodes, plan_request, question,
@@ -268,7 +268,8 @@ fn profiled(
 ) -> Result<Value, String> {
     let found = stator_plan::find(asked).map_err(|error| format!("{error:#}"))?;
     let graph = generated(document, asked, &found);
-    plan_graph(&graph, &[], settings).map_err(|fault| format!("the generated graph: {fault}"))?;
+    plan_graph(&graph, &ClusterView::default(), settings)
+        .map_err(|fault| format!("the generated graph: {fault}"))?;
     Ok(graph)
 }
 

@@ -4,7 +4,7 @@ use crate::events::DocumentEvent;
 use crate::kinds::GROUP;
 use crate::metrics::OperatorMetrics;
 use crate::objects::hash_of;
-use crate::plan::{APPLIED, OWNER, ObjectStep, key};
+use crate::plan::{APPLIED, ObjectStep, key};
 use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -33,14 +33,18 @@ pub(super) const COMPONENTS: Resource = resource(GROUP, "v1beta1", "dynamocompon
 const EVENTS: Resource = resource("", "v1", "events");
 
 /// Kinds of the objects that the operator makes.
-const KINDS: [(&str, Resource); 13] = [
+pub(super) const KINDS: [(&str, Resource); 17] = [
     ("DynamoComponentDeployment", COMPONENTS),
     (
         "DynamoGraphDeploymentScalingAdapter",
         resource(GROUP, "v1beta1", "dynamographdeploymentscalingadapters"),
     ),
     ("Deployment", resource("apps", "v1", "deployments")),
-    ("LeaderWorkerSet", resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets")),
+    ("LeaderWorkerSet", LEADER_WORKER_SETS),
+    ("StatefulSet", resource("apps", "v1", "statefulsets")),
+    ("PodGroup", POD_GROUPS),
+    ("PodGroup", EARLY_POD_GROUPS),
+    ("PodCliqueSet", CLIQUE_SETS),
     ("Service", resource("", "v1", "services")),
     ("ServiceAccount", resource("", "v1", "serviceaccounts")),
     ("ConfigMap", resource("", "v1", "configmaps")),
@@ -51,6 +55,23 @@ const KINDS: [(&str, Resource); 13] = [
     ("PodDisruptionBudget", resource("policy", "v1", "poddisruptionbudgets")),
     ("InferencePool", resource("inference.networking.k8s.io", "v1", "inferencepools")),
 ];
+
+/// Sets of pods with a leader.
+pub(super) const LEADER_WORKER_SETS: Resource =
+    resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets");
+/// Groups of pods that are bound together or not at all, since Kubernetes 1.37.
+pub(super) const POD_GROUPS: Resource = resource("scheduling.k8s.io", "v1beta1", "podgroups");
+/// As [`POD_GROUPS`], of Kubernetes 1.36.
+pub(super) const EARLY_POD_GROUPS: Resource =
+    resource("scheduling.k8s.io", "v1alpha2", "podgroups");
+/// Grove's sets of cliques.
+pub(super) const CLIQUE_SETS: Resource = resource(GROVE, "v1alpha1", "podcliquesets");
+/// Objects that Grove makes of such a set, by which its parts are scaled.
+pub(super) const CLIQUES: [(&str, Resource); 2] = [
+    ("PodClique", resource(GROVE, "v1alpha1", "podcliques")),
+    ("PodCliqueScalingGroup", resource(GROVE, "v1alpha1", "podcliquescalinggroups")),
+];
+const GROVE: &str = "grove.io";
 
 pub(crate) const fn resource(
     group: &'static str,
@@ -69,7 +90,7 @@ pub(super) fn followed() -> impl Iterator<Item = Resource> {
 /// The objects of a namespace. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ObjectStore {
-    api: Api,
+    pub(super) api: Api,
     pub(super) namespace: String,
     metrics: OperatorMetrics,
     /// Content of each object after it was set last, by kind and name. One that is not here, or that
@@ -82,38 +103,8 @@ impl ObjectStore {
         Self { api, namespace, metrics, applied: Arc::default() }
     }
 
-    /// All objects with an owner's label. Kinds that are not installed have none. Those that
-    /// somebody else changed do not say any more what they were set to.
-    pub(super) async fn owned(&self, owner: &str) -> Result<Vec<Value>, ApiError> {
-        let mut all = Vec::new();
-        for (kind, resource) in KINDS {
-            let query = Query {
-                resource,
-                namespace: Some(self.namespace.clone()),
-                labels: Some(format!("{OWNER}={owner}")),
-                fields: None,
-            };
-            let answer = match self.api.call(Method::GET, &query.path(&[]), Vec::new()).await {
-                Err(ApiError::Absent(_)) => continue,
-                answer => answer?,
-            };
-            let mut list: Value = serde_json::from_slice(&answer)
-                .map_err(|error| ApiError::Malformed(error.to_string()))?;
-            let version = list["apiVersion"].clone();
-            let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-            all.extend(items.into_iter().map(|mut item| {
-                // Items of a list do not say what they are.
-                item["apiVersion"] = version.clone();
-                item["kind"] = kind.into();
-                self.forget_edited(&mut item);
-                item
-            }));
-        }
-        Ok(all)
-    }
-
     /// Takes the hash away from an object that is not as it was set.
-    fn forget_edited(&self, object: &mut Value) {
+    pub(super) fn forget_edited(&self, object: &mut Value) {
         let applied = self.applied.lock().get(&key(object)).cloned();
         if applied.as_ref() == Some(&content(object)) {
             return;
@@ -144,6 +135,14 @@ impl ObjectStore {
                     Ok(_) | Err(ApiError::Absent(_)) => {}
                     Err(error) => return Err(error),
                 }
+            }
+            ObjectStep::Scale(object, copies) => {
+                let path = format!("{}/scale", self.path(object));
+                let scale = self.api.call(Method::GET, &path, Vec::new()).await?;
+                let mut scale: Value = serde_json::from_slice(&scale)
+                    .map_err(|error| ApiError::Malformed(error.to_string()))?;
+                scale["spec"]["replicas"] = json!(copies);
+                self.api.call(Method::PUT, &path, scale.to_string().into()).await?;
             }
         }
         Ok(())
@@ -205,11 +204,19 @@ impl ObjectStore {
 
     fn path(&self, object: &Value) -> String {
         let kind = object["kind"].as_str().unwrap_or_default();
-        let known = KINDS.iter().find(|(known, _)| *known == kind);
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        let is_of = |of: &Resource| version.is_empty() || version == api_version(of);
+        let mut all = KINDS.iter().chain(&CLIQUES);
+        let known = all.find(|(known, resource)| *known == kind && is_of(resource));
         let document = if kind == "DynamoGraphDeploymentRequest" { REQUESTS } else { GRAPHS };
         let resource = known.map_or(document, |(_, resource)| *resource);
         resource.path_of(&self.namespace, object["metadata"]["name"].as_str().unwrap_or_default())
     }
+}
+
+/// Group and version of a kind, as its objects name them.
+pub(super) fn api_version(of: &Resource) -> String {
+    if of.group.is_empty() { of.version.to_owned() } else { format!("{}/{}", of.group, of.version) }
 }
 
 /// Annotations that Kubernetes' own controllers write.

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 const DIRECT: &str = "dynamo.frontend direct";
 /// Module of the picker, whose image has no other program.
 const PICKER: &str = "dynamo.epp";
+/// Engines that agents start on several nodes.
+const SPANNING: [&str; 2] = ["vllm", "sglang"];
 /// Port of an engine behind a sidecar.
 const ENGINE_PORT: &str = "--engine-port=8200";
 /// Fields of the pod that agents have in their environment.
@@ -109,8 +111,9 @@ fn rule<'l>(
     if let Some(missing) = &module.missing {
         return lost(missing);
     }
-    if place.is_multinode {
-        return lost("an engine on several nodes stays as it is: agents start engines on one node");
+    let engine = module.engine.as_deref();
+    if place.is_multinode && engine.is_some_and(|engine| !SPANNING.contains(&engine)) {
+        return lost("on several nodes it stays as it is: agents start vLLM and SGLang there");
     }
     Ok((module, launch))
 }
