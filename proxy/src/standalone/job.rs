@@ -82,13 +82,12 @@ pub(crate) fn prepare(
     let trace = client.head.trace;
     let notes = FieldNotes::new(settings.unknown_fields);
     let mut earlier = Vec::new();
-    let read = match api {
+    let ReadRequest { request, response } = match api {
         Api::Responses => read_response(body, &notes, client, store, &mut earlier)?,
         api => ReadRequest { request: stator_api::read(api, body, &notes)?, response: None },
     };
-    let response = read.response;
     let conversation = response.as_ref().map(|response| response.session.clone());
-    let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } = read.request;
+    let GenerateRequest { model, input, prompt_field, affinity, tools, mut options } = request;
     let served = catalog.find(&model)?;
     trace.enter("tokenize");
     let echo = echoes(&served.model, &input);

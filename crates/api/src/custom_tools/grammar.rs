@@ -77,7 +77,7 @@ fn push(out: &mut String, term: &Term) -> Result<(), String> {
             Ok(())
         }
         Term::Sequence(terms) => list(out, terms, " ", push),
-        Term::Repeat(term, least, most) => repeat(out, (*least, *most), |out| push(out, term)),
+        Term::Repeat(term, least, most) => repeat(out, *least, *most, |out| push(out, term)),
         Term::Text(text) => push_text(out, text),
         Term::Rule(number) => {
             out.push_str(&format!("r{number}"));
@@ -105,7 +105,8 @@ fn list<T>(
 
 fn repeat(
     out: &mut String,
-    (least, most): (u32, Option<u32>),
+    least: u32,
+    most: Option<u32>,
     term: impl FnOnce(&mut String) -> Result<(), String>,
 ) -> Result<(), String> {
     if least.max(most.unwrap_or(0)) > REPEATS_MAX {
@@ -139,7 +140,7 @@ fn push_text(out: &mut String, text: &Hir) -> Result<(), String> {
         HirKind::Class(class) => push_class(out, class)?,
         HirKind::Look(look) => return Err(format!("the anchor {look:?} is not supported")),
         HirKind::Repetition(it) => {
-            return repeat(out, (it.min, it.max), |out| push_text(out, &it.sub));
+            return repeat(out, it.min, it.max, |out| push_text(out, &it.sub));
         }
         HirKind::Capture(capture) => return push_text(out, &capture.sub),
         HirKind::Concat(parts) => return list(out, parts, " ", push_text),
