@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let traces: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let mut cases = Vec::new();
     for path in &traces {
-        cases.push(StudyCase::trace(path).with_context(|| path.display().to_string())?);
+        cases.push(StudyCase::trace(path, 1).with_context(|| path.display().to_string())?);
     }
     if traces.is_empty() {
         cases = vec![

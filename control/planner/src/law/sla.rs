@@ -16,10 +16,9 @@ use crate::predict::Forecast;
 use crate::traffic::TrafficWindow;
 use stator_protos::discovery::Role;
 
-/// Deviations of the forecast that are added to it: before a worker is ordered, and before one
-/// leaves. Deviations are those that forecasts over this time really had.
-const UP_DEVIATIONS: f64 = 0.5;
-const DOWN_DEVIATIONS: f64 = 0.3;
+/// Deviations of the forecast that are added to it, for workers that are ordered and for those that
+/// stay. Deviations are those that forecasts over this time really had.
+const DEVIATIONS: f64 = 0.5;
 /// Decisions between a need and the worker: one in which it is ordered, one in which it is seen.
 const LEAD_DECISIONS: f64 = 2.0;
 /// Times for which the demand is forecast, as parts of the time that a worker takes to come.
@@ -78,16 +77,14 @@ impl RoleView<'_> {
         let lead_s = self.warmup_s + LEAD_DECISIONS * self.interval_s;
         for share in AHEAD {
             let forecast = self.traffic.forecast(share * lead_s);
-            let expected = self.traffic.demand(self.careful(forecast, UP_DEVIATIONS))?;
+            let expected = self.traffic.demand(self.careful(forecast))?;
             let sizing = self.model.size(self.role, &expected, &self.targets);
             // A worker that is needed later than it takes to start can be ordered later.
             if share <= 1.0 {
                 need.least = need.least.max(sizing.workers);
             }
-            need.infeasible |= sizing.infeasible;
-            let careful = self.traffic.demand(self.careful(forecast, DOWN_DEVIATIONS))?;
-            let sizing = self.model.size(self.role, &careful, &self.targets);
             need.most = need.most.max(sizing.workers);
+            need.infeasible |= sizing.infeasible;
         }
         let queue_s = self.queue_s();
         let request_s = self.model.request_s(self.role, &present);
@@ -105,15 +102,14 @@ impl RoleView<'_> {
 
     /// The rate a while from now.
     fn rate(&self, ahead_s: f64) -> f64 {
-        self.careful(self.traffic.forecast(ahead_s), 0.0)
+        self.traffic.forecast(ahead_s).rate * self.trim
     }
 
-    /// The rate of a forecast and so many of its deviations more; where bursts come that nobody
-    /// foresees, the rate that they bring.
-    fn careful(&self, forecast: Forecast, deviations: f64) -> f64 {
-        let more = deviations * forecast.deviation;
-        let surge = if deviations > 0.0 { forecast.surge } else { 0.0 };
-        (forecast.rate + more.max(surge)) * self.trim
+    /// The rate of a forecast and a part of its deviation more; where bursts come that nobody foresees, the
+    /// rate that they bring.
+    fn careful(&self, forecast: Forecast) -> f64 {
+        let more = DEVIATIONS * forecast.deviation;
+        (forecast.rate + more.max(forecast.surge)) * self.trim
     }
 
     /// Seconds of arithmetic that wait.

@@ -1,10 +1,16 @@
-//! Correction of a trend, learnt from how trends were wrong before.
+//! The better of three forecasts, and a trend's correction, learnt from how forecasts were wrong before.
 //!
 //! A ridge regression on mean rates over windows of the horizon's own length tells the trend's error
 //! from the shape of the recent past: that a rise of this kind bends, or that this fall is the end of a
 //! period. Nothing is told in advance, neither a period nor a season. Every past forecast is made again
 //! with no more than was known then, so that its errors are those of a forecast and not of a fit.
-//! The correction counts only where these errors are clearly smaller than those of the trend alone.
+//!
+//! Three forecasts compete: the rate stays as it is, it follows its trend, it follows the corrected trend.
+//! A later one counts only where its past errors are clearly smaller than those of the one before: after
+//! a jump that nobody foresaw, a trend runs too far where the rate that came stays.
+//!
+//! The deviation is the error that two of three recent forecasts stayed within. One jump is an event and
+//! widens no margin; errors that come back are a habit and do.
 
 use super::Forecast;
 use super::kalman::Trend;
@@ -24,8 +30,10 @@ const COMPARED: f64 = 60.0;
 const VALUES_MAX: usize = 480;
 /// Pairs before which nothing is learnt, and before which nothing is compared.
 const PAIRS_MIN: usize = 24;
-/// Largest error of the correction, as a share of the trend's, with which it counts.
+/// Largest mean square of a forecast's errors, as a share of a simpler one's, with which it counts.
 const BETTER: f64 = 0.8;
+/// Share of a normal distribution within its deviation.
+const WITHIN: f64 = 0.683;
 
 /// Error of a forecast, as a share of the mean rate, with which it missed; and the share of misses above
 /// which loads come in bursts that nobody foresees.
@@ -95,22 +103,39 @@ impl Regression {
     }
 }
 
-/// Mean squares of errors, of which the latest count most.
-#[derive(Clone, Copy, Default)]
-struct ErrorMean {
+/// Errors of forecasts that were made with no more than was known then, the latest last.
+#[derive(Default)]
+struct PastErrors {
+    errors: Vec<f64>,
+    /// Mean of their squares, of which the latest count most.
     squares: f64,
     weight: f64,
 }
 
-impl ErrorMean {
-    fn add(&mut self, error: f64, memory: f64) {
-        let kept = (-1.0 / memory).exp();
+impl PastErrors {
+    fn add(&mut self, error: f64) {
+        let kept = (-1.0 / COMPARED).exp();
         self.squares = self.squares * kept + error * error;
         self.weight = self.weight * kept + 1.0;
+        self.errors.push(error);
     }
 
-    fn mean(&self) -> f64 {
+    fn mean_square(&self) -> f64 {
         self.squares / self.weight.max(1e-9)
+    }
+
+    /// The size of error that a share of them, weighted as the mean is, stayed within.
+    fn within(&self, share: f64) -> f64 {
+        let weight = |age: usize| (-(age as f64) / COMPARED).exp();
+        let aged = self.errors.iter().rev().enumerate();
+        let mut sizes: Vec<_> = aged.map(|(age, error)| (error.abs(), weight(age))).collect();
+        sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut left = share * sizes.iter().map(|(_, weight)| weight).sum::<f64>();
+        let found = sizes.iter().find(|(_, weight)| {
+            left -= weight;
+            left <= 0.0
+        });
+        found.or(sizes.last()).map_or(0.0, |(size, _)| *size)
     }
 }
 
@@ -128,15 +153,15 @@ pub(super) fn forecast(
     let reach = ((REACH * ahead as f64).round() as usize).max(1);
     let sums = sums(values);
     let scale = (sums[count] / count as f64).max(1e-9);
+    let level = |at: usize| trends[at].rate(0.0, step_s).max(0.0) / scale;
     let base = |at: usize| trends[at].rate(ahead_s, step_s).max(0.0) / scale;
     let truth = |at: usize| {
         let (from, to) = (at + ahead - reach, at + ahead + reach + 1);
         (to <= count).then(|| (sums[to] - sums[from]) / (to - from) as f64 / scale)
     };
     let mut regression = Regression::new();
-    let (mut plain, mut corrected, mut noise) =
-        (ErrorMean::default(), ErrorMean::default(), ErrorMean::default());
-    let (mut told, mut held_out) = (base(count - 1), Vec::new());
+    let mut past: [PastErrors; 3] = Default::default();
+    let (mut told, mut truths, mut noise) = ([0.0; 3], Vec::new(), 0.0);
     for at in 0..count {
         // The pair whose truth is whole by now.
         if let Some(then) = at.checked_sub(ahead + reach)
@@ -144,25 +169,32 @@ pub(super) fn forecast(
         {
             regression.add(&terms(&sums, then, ahead, scale), truth - base(then));
         }
-        let terms = terms(&sums, at, ahead, scale);
-        told = (base(at) + regression.tell(&terms)).max(0.0);
+        let corrected = base(at) + regression.tell(&terms(&sums, at, ahead, scale));
+        told = [level(at), base(at), corrected.max(0.0)];
         if let Some(truth) = truth(at).filter(|_| regression.pairs >= PAIRS_MIN) {
-            plain.add(truth - base(at), COMPARED);
-            corrected.add(truth - told, COMPARED);
-            held_out.push((truth - told, truth));
+            past.iter_mut().zip(told).for_each(|(past, told)| past.add(truth - told));
+            truths.push(truth);
             // The truth is counted from few arrivals.
             let seconds = (2 * reach + 1) as f64 * step_s;
-            noise.add((truth / scale / seconds).sqrt(), COMPARED);
+            let kept = (-1.0 / COMPARED).exp();
+            noise = noise * kept + truth / scale / seconds;
         }
     }
-    if corrected.weight < 1.0 || regression.pairs < 2 * PAIRS_MIN {
+    if truths.is_empty() || regression.pairs < 2 * PAIRS_MIN {
         return None;
     }
-    let is_better = corrected.mean() < BETTER * plain.mean();
-    let (rate, error) = if is_better { (told, corrected) } else { (base(count - 1), plain) };
-    let variance = (error.mean() - noise.mean()).max(0.1 * error.mean());
-    let latest = held_out.split_off(held_out.len().saturating_sub(BURST_PAIRS));
-    let surge = surge(latest) * scale;
+    let mut best = 0;
+    for next in 1..past.len() {
+        if past[next].mean_square() < BETTER * past[best].mean_square() {
+            best = next;
+        }
+    }
+    let (rate, past) = (told[best], &past[best]);
+    let square = past.within(WITHIN).powi(2);
+    let variance = (square - noise / past.weight).max(0.1 * square);
+    let latest = truths.len().saturating_sub(BURST_PAIRS);
+    let held_out = past.errors.iter().copied().zip(truths).skip(latest).collect();
+    let surge = surge(held_out) * scale;
     Some(Forecast { rate: rate * scale, deviation: variance.sqrt() * scale, surge })
 }
 
@@ -234,6 +266,20 @@ mod tests {
             assert!(error <= of_trend.max(1.0) + 0.5, "{at}: {told}, {trend} and {truth}");
             assert!(error < 2.5, "{at}: {told} is not {truth}");
         }
+    }
+
+    /// A step of the load that nobody foresaw: the trend alone would run far beyond it.
+    #[test]
+    fn a_jump_is_followed_and_is_no_trend() {
+        let values = [vec![4.0; 120], vec![16.0; 40]].concat();
+        let told = forecasts(&values);
+        for at in 128..160 {
+            let rate = told[at].expect("there were enough pairs").rate;
+            assert!((14.0..20.0).contains(&rate), "{at}: {rate}");
+        }
+        // One jump is no habit.
+        let last = told[159].expect("there were enough pairs");
+        assert!(last.deviation < 2.0, "{last:?}");
     }
 
     #[test]

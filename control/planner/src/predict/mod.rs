@@ -5,7 +5,7 @@
 //! | constant | the last value |
 //! | arima | autoregression on the values or on their differences, of the order that fits best |
 //! | kalman | level and trend, with noise that is given or found by likelihood |
-//! | adaptive | the same, corrected by what the past says of its errors |
+//! | adaptive | the level, its trend, or a trend corrected by its past errors: the best of late |
 //! | seasonal | the profile of a day (or another season), scaled by the present |
 
 mod arima;

@@ -90,19 +90,19 @@ impl StudyCase {
     }
 
     /// A recorded trace, by the form of its file: Azure's as of a service several times as large,
-    /// Mooncake's at twice its speed.
+    /// Mooncake's at twice its speed. `seed` spreads the copies of requests.
     ///
     /// # Errors
     ///
     /// [`WorkloadError`]: the file cannot be read.
-    pub fn trace(path: &Path) -> Result<Self, WorkloadError> {
+    pub fn trace(path: &Path, seed: u64) -> Result<Self, WorkloadError> {
         let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into());
         let read = |speed| {
             Workload::read(path, BLOCK_TOKENS, Replay { speed, repeat: 1, limit: u32::MAX })
         };
         if path.extension().is_some_and(|extension| extension == "csv") {
             let copies = if name.contains("code") { 6 } else { 4 };
-            let workload = thickened(&read(1.0)?, copies, 60.0, 1);
+            let workload = thickened(&read(1.0)?, copies, 60.0, seed);
             return Ok(Self::new(&name, workload, "a100-llama-8b", Form::Aggregated, MEDIUM));
         }
         let workload = read(2.0)?;
