@@ -2,7 +2,7 @@
 //! and the flag's name in capitals.
 
 use crate::engine::EngineKind;
-use crate::gpu::{GPUS, Gpu};
+use crate::gpu::Gpu;
 use crate::model::ModelShape;
 use crate::precision::Precision;
 use crate::replay::recorded;
@@ -176,10 +176,7 @@ impl PlanArgs {
         let mut faults = Vec::new();
         let gpu = Gpu::named(&self.gpu);
         if gpu.is_none() {
-            let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
-            let (known, nearest) = (known.join(", "), Gpu::nearest(&self.gpu).name);
-            faults
-                .push(format!("gpu: {:?} is none of {known}; the nearest is {nearest}", self.gpu));
+            faults.push(format!("gpu: {}", Gpu::unknown(&self.gpu)));
         }
         let (traffic, trace) = match self.traffic.read() {
             Ok(read) => read,

@@ -70,8 +70,15 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
+    /// What is wrong with a name that no GPU has: the names that there are, and the nearest.
+    pub fn unknown(name: &str) -> String {
+        let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
+        let (known, nearest) = (known.join(", "), Self::nearest(name).name);
+        format!("{name:?} is none of {known}; the nearest is {nearest}")
+    }
+
     /// The GPU whose name is most like this one.
-    pub fn nearest(name: &str) -> &'static Self {
+    fn nearest(name: &str) -> &'static Self {
         let name = name.to_ascii_lowercase().replace('_', "-");
         let alike = |gpu: &&Self| strsim::jaro_winkler(gpu.name, &name);
         let nearest = GPUS.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));

@@ -2,9 +2,7 @@
 
 use super::hardware::{ClusterGpus, of_sku};
 use serde_json::Value;
-use stator_plan::{
-    EngineKind, Forms, GPUS, Gpu, ModelShape, PlanRequest, Precision, Targets, Traffic,
-};
+use stator_plan::{EngineKind, Forms, Gpu, ModelShape, PlanRequest, Precision, Targets, Traffic};
 use stator_timing::EngineProfile;
 use std::ops::RangeInclusive;
 
@@ -214,10 +212,7 @@ fn hardware(spec: &mut SpecReader<'_>, cluster: Option<ClusterGpus>) -> Option<(
     let gpu = match (sku.map(|sku| (sku, of_sku(sku))), cluster) {
         (Some((_, Some(gpu))), _) => gpu,
         (Some((sku, None)), _) => {
-            let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
-            let (known, nearest) = (known.join(", "), Gpu::nearest(sku).name);
-            let what = format!("{sku:?} is none of {known}; the nearest is {nearest}");
-            spec.fault("hardware.gpuSku", &what);
+            spec.fault("hardware.gpuSku", &Gpu::unknown(sku));
             return None;
         }
         (None, Some(cluster)) => cluster.gpu,
