@@ -15,6 +15,11 @@ async fn the_official_anthropic_client_is_content() {
 }
 
 #[tokio::test]
+async fn every_field_of_the_official_anthropic_client_is_read_or_named() {
+    official_client("anthropic_fields.py", &up(&["--workers=1"]).await).await;
+}
+
+#[tokio::test]
 async fn a_key_comes_in_either_header_and_errors_have_the_apis_shape() {
     let up = up(&["--api-key=secret"]).await;
     let ask = async |header: &str, value: &str| {

@@ -11,6 +11,7 @@ use stator_protos::inference::{
     ModelMetadataRequest, ModelReadyRequest, ServerLiveRequest, ServerMetadataRequest,
     ServerReadyRequest,
 };
+use std::collections::HashMap;
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -170,6 +171,40 @@ async fn faults_and_states_are_told_in_grpcs_words() {
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     }
     drop(up);
+}
+
+#[tokio::test]
+async fn nothing_of_a_call_is_dropped_in_silence() {
+    let (up, mut client) = served(&[]).await;
+    let asked = || call(vec![text("text_input", "a")], 1);
+    let named = |name: &str| {
+        let value = ParameterChoice::StringParam("u".into());
+        [(name.to_owned(), InferParameter { parameter_choice: Some(value) })].into()
+    };
+    let mut later = asked();
+    later.model_version = "2".into();
+    let mut inside = asked();
+    inside.inputs[0].parameters = named("shared_memory_region");
+    for (request, word) in [(later, "version"), (inside, "shared_memory_region")] {
+        let refused = client.model_infer(request).await.expect_err("it is wrong");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(word), "{refused}");
+    }
+    let mut noted = asked();
+    noted.parameters.extend::<HashMap<_, _>>(named("user"));
+    noted.model_version = "1".into();
+    let answer = client.model_infer(noted).await.expect("an answer").into_inner();
+    let ignored = parameter(&answer, "x-stator-ignored");
+    assert_eq!(ignored, Some(ParameterChoice::StringParam("user".into())));
+    let model = format!("/v2/models/{MODEL}");
+    let generate = json!({"text_input": "a", "parameters": {"max_tokens": 1, "user": "u"}});
+    let answer = up.client.post(&format!("{model}/generate"), &generate).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.headers["x-stator-ignored"]),
+        (200, &"user".parse().unwrap())
+    );
+    let other = up.client.post(&format!("{model}/versions/2/generate"), &generate).await;
+    assert_eq!(other.status, 404);
 }
 
 #[tokio::test]

@@ -20,3 +20,8 @@ def raised(kind, call):
     except kind as error:
         return error
     raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def fields(kind):
+    """The fields of a type of an official client's parameters."""
+    return set(kind.__annotations__) | kind.__required_keys__ | kind.__optional_keys__

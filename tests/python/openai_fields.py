@@ -4,14 +4,12 @@ A field is read, or named in the header `x-stator-ignored`, or refused by its na
 client has and that is in no table here fails the check.
 """
 
-import sys
-
 import openai
+from checks import base_url, fields, model
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import input_token_count_params, response_create_params
 
-base_url, model = sys.argv[1:]
 client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0)
 
 READ, IGNORED, REFUSED = "read", "ignored", "refused"
@@ -71,11 +69,6 @@ beside = {
     "tool_choice": {"tools": [chat_tool]}, "parallel_tool_calls": {"tools": [chat_tool]},
 }
 response_beside = {"stream_options": {"stream": True}, "tool_choice": {"tools": [tool]}, "parallel_tool_calls": {"tools": [tool]}}
-
-
-def fields(kind):
-    """The fields of a type of the client's parameters."""
-    return set(kind.__annotations__) | kind.__required_keys__ | kind.__optional_keys__
 
 
 def check(path, kinds, table, least, beside):

@@ -1,8 +1,8 @@
 //! The fields of each API that are not plain values of a request: who reads them, which of them change
 //! nothing, and which are refused.
 //!
-//! Source: the parameters of the Python clients `openai` 3.52.0 and `anthropic` 2.12.0; fields that
-//! vLLM, SGLang and NVIDIA Dynamo add.
+//! Source: the parameters of the Python clients `openai` 3.52.0, `anthropic` 2.12.0 with its betas, and
+//! `cohere` 7.3.1; Jina's reference; fields that vLLM, SGLang and NVIDIA Dynamo add.
 
 use stator_body::Api;
 
@@ -33,10 +33,13 @@ pub struct FieldRule {
 const CHAT: &[Api] = &[Api::ChatCompletions];
 const BOTH: &[Api] = &[Api::ChatCompletions, Api::Completions];
 const RESPONSES: &[Api] = &[Api::Responses];
+const TEXTS: &[Api] =
+    &[Api::ChatCompletions, Api::Completions, Api::Responses, Api::Messages, Api::CountTokens];
 const OPENAI: &[Api] = &[Api::ChatCompletions, Api::Completions, Api::Responses];
 const MESSAGES: &[Api] = &[Api::Messages, Api::CountTokens];
 const VECTORS: &[Api] = &[Api::Embeddings, Api::Pooling, Api::Classify];
 const RANKING: &[Api] = &[Api::Rerank];
+const SCORES: &[Api] = &[Api::Rerank, Api::Score];
 const POOLED: &[Api] = &[Api::Embeddings, Api::Pooling, Api::Classify, Api::Rerank, Api::Score];
 const ALL: &[Api] = &[
     Api::ChatCompletions,
@@ -60,7 +63,10 @@ pub const RULES: &[FieldRule] = &[
     ignored(OPENAI, "prompt_cache_retention", "prefixes stay cached while there is room"),
     ignored(OPENAI, "prompt_cache_options", "prefixes are cached without being asked"),
     ignored(CHAT, "prediction", "it makes an answer faster, never different"),
-    ignored(CHAT, "request_id", "the header x-request-id names a request"),
+    ignored(OPENAI, "request_id", "the header x-request-id names a request"),
+    ignored(BOTH, "stream_interval", "tokens go out as they come"),
+    ignored(BOTH, "spaces_between_special_tokens", "the model's tokenizer decides about spaces"),
+    refused(OPENAI, "session_id", "the header x-session-id names a session"),
     refused(CHAT, "store", "answers are not stored; /v1/responses stores them"),
     refused(CHAT, "verbosity", "open models have no such parameter"),
     refused(BOTH, "moderation", "nothing here judges texts"),
@@ -71,9 +77,18 @@ pub const RULES: &[FieldRule] = &[
     refused(BOTH, "custom_logit_processor", "requests bring no code"),
     refused(BOTH, "return_tokens_as_token_ids", "return_token_ids gives the ids"),
     refused(BOTH, "repetition_detection", "no engine here has it"),
-    refused(BOTH, "kv_transfer_params", "no client steers engines"),
-    refused(BOTH, "ec_transfer_params", "no client steers engines"),
-    refused(BOTH, "mm_processor_kwargs", "prompts are text"),
+    refused(TEXTS, "kv_transfer_params", "no client steers engines"),
+    refused(TEXTS, "ec_transfer_params", "no client steers engines"),
+    refused(TEXTS, "vllm_xargs", "no client steers engines"),
+    refused(TEXTS, "watermarking", "answers have no watermark"),
+    refused(TEXTS, "mm_processor_kwargs", "prompts are text"),
+    refused(TEXTS, "media_io_kwargs", "prompts are text"),
+    refused(TEXTS, "mm_payload", "prompts are text"),
+    refused(TEXTS, "return_mm_kwargs", "prompts are text"),
+    refused(BOTH, "return_prompt_text", "echo repeats the prompt of a completion"),
+    refused(BOTH, "return_token_offsets", "/tokenize gives the tokens of a text"),
+    refused(BOTH, "routed_experts_prompt_start", "answers do not name experts"),
+    refused(BOTH, "logprob_token_ids", "top_logprobs gives those of the likeliest tokens"),
     refused(BOTH, "lora_path", "an adapter is asked for by its name in model"),
     refused(BOTH, "suffix", "models are not asked to fill gaps"),
     refused(BOTH, "audio", "answers are text"),
@@ -86,6 +101,7 @@ pub const RULES: &[FieldRule] = &[
     refused(BOTH, "bad_words", "logit_bias keeps tokens out"),
     refused(BOTH, "allowed_token_ids", "a guide or logit_bias keeps tokens out"),
     refused(BOTH, "truncate_prompt_tokens", "a prompt that is too long is refused"),
+    refused(BOTH, "truncation_side", "a prompt that is too long is refused"),
     refused(BOTH, "chat_template", "the model's own template counts"),
     ignored(BOTH, "stream_options.include_obfuscation", "chunks are not padded"),
     honoured(ALL, "nvext.agent_hints", "urgency, the answer's expected length, the next turn"),
@@ -113,6 +129,12 @@ pub const RULES: &[FieldRule] = &[
     refused(RESPONSES, "moderation", "nothing here judges texts"),
     refused(RESPONSES, "personality", "instructions say how the model speaks"),
     refused(RESPONSES, "prompt", "prompts are not kept here"),
+    refused(RESPONSES, "previous_input_messages", "input has the conversation"),
+    refused(
+        RESPONSES,
+        "enable_response_messages",
+        "a response has items, and no messages beside them",
+    ),
     ignored(MESSAGES, "metadata", "a name of the client's user"),
     ignored(MESSAGES, "diagnostics", "it belongs to Anthropic's servers"),
     ignored(MESSAGES, "user_profile_id", "a name of the client's user"),
@@ -123,20 +145,35 @@ pub const RULES: &[FieldRule] = &[
     refused(MESSAGES, "container", "nothing runs code here"),
     refused(MESSAGES, "mcp_servers", "nothing here calls tools"),
     refused(MESSAGES, "inference_geo", "one fleet is in one place"),
-    refused(MESSAGES, "speed", "it belongs to Anthropic's servers"),
+    refused(MESSAGES, "billing_policy", "nothing is billed here"),
+    refused(MESSAGES, "fallback_credit_token", "nothing is billed here"),
+    refused(MESSAGES, "fallbacks", "the model that is named answers"),
+    refused(MESSAGES, "compaction", "conversations are not compacted here"),
+    refused(MESSAGES, "thread", "conversations are not kept here"),
+    refused(MESSAGES, "output_format", "the field is called output_config.format"),
     ignored(POOLED, "user", "a name of the client's user"),
     ignored(POOLED, "request_id", "the header x-request-id names a request"),
     refused(POOLED, "truncate_prompt_tokens", "a text that is too long is refused"),
     refused(POOLED, "truncation_side", "a text that is too long is refused"),
-    refused(POOLED, "use_activation", "vectors have unit length, and scores are their cosines"),
-    refused(POOLED, "normalize", "vectors have unit length, and scores are their cosines"),
     refused(POOLED, "mm_processor_kwargs", "inputs are text or token ids"),
+    refused(POOLED, "media_io_kwargs", "inputs are text or token ids"),
+    refused(POOLED, "padding", "inputs are not padded"),
     refused(VECTORS, "messages", "input takes texts and token ids"),
+    refused(VECTORS, "add_generation_prompt", "no template is applied"),
+    refused(VECTORS, "continue_final_message", "no template is applied"),
+    refused(VECTORS, "chat_template", "no template is applied"),
     refused(VECTORS, "embed_dtype", "values are floats of 32 bits"),
     refused(VECTORS, "endianness", "bytes come little end first"),
-    refused(RANKING, "instruction", "nothing is put before a text"),
-    refused(RANKING, "chat_template_kwargs", "no template is applied"),
+    refused(VECTORS, "embedding_type", "the field is called encoding_format"),
+    refused(VECTORS, "late_chunking", "each input is a prompt of its own"),
+    refused(VECTORS, "return_multivector", "an input has one vector"),
+    refused(VECTORS, "prompt_name", "nothing is put before a text"),
+    refused(VECTORS, "truncate", "a text that is too long is refused"),
+    refused(SCORES, "instruction", "nothing is put before a text"),
+    refused(POOLED, "chat_template_kwargs", "no template is applied"),
     refused(RANKING, "rank_fields", "a document has one text"),
+    refused(RANKING, "relevant_spans", "a document is ranked as a whole"),
+    refused(RANKING, "max_chunks_per_doc", "a document is ranked as a whole"),
 ];
 
 const fn rule(

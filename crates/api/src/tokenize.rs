@@ -5,7 +5,7 @@
 use crate::conversation::Message;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
-use crate::object::client_object;
+use crate::object::{MemberWeight, Strangers, client_object};
 use crate::openai::ApiError;
 use crate::openai::body::{self, Body};
 use crate::openai::chat;
@@ -70,9 +70,7 @@ pub fn read_tokenize<'a>(
     notes: &FieldNotes,
 ) -> Result<TokenizeRequest<'a>, ApiError> {
     let body: TokenizeBody<'_> = body::parse_as(bytes)?;
-    for (name, _) in body.strangers.iter() {
-        notes.unknown(&name, TokenizeBody::FIELDS.iter().copied())?;
-    }
+    refuse(&body.strangers, TokenizeBody::FIELDS, notes)?;
     let with_text = body.return_token_strs.unwrap_or(false);
     let model = body.model.map(|model| model.0);
     let input = match (body.prompt, body.messages) {
@@ -114,9 +112,7 @@ pub fn read_detokenize<'a>(
     notes: &FieldNotes,
 ) -> Result<DetokenizeRequest<'a>, ApiError> {
     let body: DetokenizeBody<'_> = body::parse_as(bytes)?;
-    for (name, _) in body.strangers.iter() {
-        notes.unknown(&name, DetokenizeBody::FIELDS.iter().copied())?;
-    }
+    refuse(&body.strangers, DetokenizeBody::FIELDS, notes)?;
     let tokens = body.tokens.ok_or_else(|| ApiError::missing("tokens"))?;
     match tokens.len() {
         count if count > TOKENS_MAX => {
@@ -125,6 +121,16 @@ pub fn read_detokenize<'a>(
         }
         _ => Ok(DetokenizeRequest { model: body.model.map(|model| model.0), tokens }),
     }
+}
+
+/// Refuses members that nobody knows and that say something.
+fn refuse(
+    strangers: &Strangers<'_>,
+    known: &[&'static str],
+    notes: &FieldNotes,
+) -> Result<(), ApiError> {
+    let mut full = strangers.iter().filter(|(_, weight)| *weight != MemberWeight::Null);
+    full.try_for_each(|(name, _)| notes.unknown(&name, known.iter().copied()))
 }
 
 /// The answer of `/tokenize`; `texts` are the tokens as text, if they are wanted.

@@ -140,7 +140,7 @@ impl<'a> Route<'a> {
 }
 
 /// Parts of clients' APIs that are not here: beginnings of their paths.
-const ABSENT: [&str; 17] = [
+const ABSENT: [&str; 20] = [
     "/v1/assistants",
     "/v1/audio",
     "/v1/batches",
@@ -158,6 +158,10 @@ const ABSENT: [&str; 17] = [
     "/v1/vector_stores",
     "/v1/videos",
     "/v1/chat/completions/",
+    // Cohere's.
+    "/v1/embed",
+    "/v2/chat",
+    "/v2/embed",
 ];
 
 /// The error for a path that is not served: 501 for a part of an API that is known to be absent.
@@ -214,6 +218,7 @@ mod tests {
             "/v1/batches",
             "/v1/messages/batches",
             "/v1/chat/completions/c",
+            "/v2/embed",
         ] {
             assert_eq!(check("POST", path), Err(501), "{path}");
         }

@@ -79,6 +79,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Names of the request's fields that change nothing, with commas between them.
+    pub(crate) fn ignored(&self) -> Option<&str> {
+        self.job.ignored.as_deref()
+    }
+
     /// Whether the client wants an event stream.
     pub(crate) fn streams(&self) -> bool {
         self.job.options.stream

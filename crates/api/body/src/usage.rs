@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 /// Bytes kept of the end of a response. The counts stand in the last event before `[DONE]` or at
 /// the end of an object, in a few hundred bytes; `kv_transfer_params` may follow them.
 pub(crate) const TAIL_BYTES: usize = 8 << 10;
-/// Bytes kept of the beginning, where Anthropic's `message_start` has the counts of the input.
+/// Bytes kept of the beginning, where Anthropic's `message_start` has the counts of the input, and
+/// vLLM's rankings have all counts.
 pub(crate) const HEAD_BYTES: usize = 1 << 10;
 
 /// Tokens that a request took.
@@ -58,10 +59,11 @@ impl UsageTail {
     /// Understood are the `usage` of the OpenAI chat, completions and responses APIs, of
     /// Anthropic's messages and of vLLM's generate, and SGLang's `meta_info`, in a stream or not.
     pub fn finish(&self) -> Option<Usage> {
-        let last = last_counts(&self.tail);
-        let first = memmem::find(&self.head, b"\"message_start\"").and(first_counts(&self.head));
+        let (first, last) = (first_counts(&self.head), last_counts(&self.tail));
+        let is_message = || memmem::find(&self.head, b"\"message_start\"").is_some();
         match (first, last) {
-            (Some(first), Some(last)) => first.or_later(last).into_usage(),
+            (Some(first), Some(last)) if is_message() => first.or_later(last).into_usage(),
+            // vLLM's rankings have their counts before the results.
             (first, last) => last.or(first)?.into_usage(),
         }
     }

@@ -100,6 +100,17 @@ fn sglang_counts_stand_in_meta_info() {
 }
 
 #[test]
+fn counts_before_long_results_are_read() {
+    let result = r#"{"index":1,"document":{"text":"word"},"relevance_score":0.5},"#.repeat(400);
+    check(
+        &format!(
+            r#"{{"id":"rerank-1","usage":{{"prompt_tokens":9,"total_tokens":9}},"results":[{result}]}}"#
+        ),
+        (9, 0, None, 9),
+    );
+}
+
+#[test]
 fn an_answer_about_usage_is_not_usage() {
     let quoted = r#"{"choices":[{"text":"\"usage\":{\"prompt_tokens\":1}"}]}"#;
     for response in ["", quoted, "{\"usage\":null}", "{\"usage\":{}}", "data: [DONE]", "\":"] {

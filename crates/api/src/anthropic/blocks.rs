@@ -152,8 +152,20 @@ fn call<'a>(block: &mut Members<'a, '_>) -> Result<Json<'a>, ApiError> {
     let input = block.take("input").unwrap_or(Json::Object(Vec::new()));
     // Calls of an API's own tools say who called; ours are the model's.
     block.take("caller");
+    refuse_toolset(block)?;
     let function = object([("name", name), ("arguments", input)]);
     Ok(object([("id", id), ("type", Json::Str("function".into())), ("function", function)]))
+}
+
+/// Refuses a block of one of the toolsets that only Anthropic's servers run.
+fn refuse_toolset(block: &mut Members<'_, '_>) -> Result<(), ApiError> {
+    match block.take("toolset_name") {
+        None => Ok(()),
+        Some(_) => {
+            let path = JsonPath::Member(block.path(), "toolset_name");
+            Err(path.unsupported("is not supported: only its provider's servers run toolsets"))
+        }
+    }
 }
 
 /// The message of a tool's result.
@@ -165,6 +177,7 @@ fn tool_result<'a>(
     let id = block.required_text("tool_use_id")?;
     // No template has a place for it; the text says what went wrong.
     block.flag("is_error")?;
+    refuse_toolset(block)?;
     let path = JsonPath::Member(&path, "content");
     let content = match block.take("content") {
         None => Content::Text("".into()),

@@ -37,6 +37,8 @@ client_object! {
         pub output_config: Option<Json<'a>>,
         /// Tier of service; there is one here.
         pub service_tier: Option<Text<'a>>,
+        /// Speed of the answer; there is one here.
+        pub speed: Option<Text<'a>>,
         /// Variables of the chat template; a field of open models.
         pub chat_template_kwargs: Option<Json<'a>>,
         /// Salt of the cached prefixes; a field of open models.

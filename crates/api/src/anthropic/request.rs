@@ -113,6 +113,10 @@ fn chat_body<'a>(
     if let Some(tier) = body.service_tier {
         service_tier(&tier.0, notes)?;
     }
+    if let Some(Text(speed)) = body.speed.filter(|speed| speed.0 != "standard") {
+        let message = format!("speed {speed:?} is not supported, only \"standard\" is");
+        return Err(ApiError::unsupported("speed", message));
+    }
     Ok(Body {
         model: body.model,
         messages: Some(messages),

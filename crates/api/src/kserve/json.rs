@@ -186,8 +186,10 @@ fn tensor<'a>(at: usize, tensor: Value, tail: &mut &'a [u8]) -> Result<InferTens
         _ => None,
     };
     let shape = shape.ok_or_else(|| odd("needs a shape, a list of integers"))?;
-    let size = parameters(&mut tensor)?.remove("binary_data_size");
+    let mut parameters = parameters(&mut tensor)?;
+    let size = parameters.remove("binary_data_size");
     let data = tensor.remove("data");
+    nothing_left(&parameters)?;
     nothing_left(&tensor)?;
     let mut values = Vec::new();
     match (data, size) {

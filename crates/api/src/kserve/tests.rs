@@ -126,6 +126,11 @@ fn calls_come_as_json_in_two_forms() {
             "inputs[0]",
         ),
         (json!({"inputs": [], "input": []}), "input"),
+        (
+            json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"],
+                "parameters": {"shared_memory_region": "r"}}]}),
+            "shared_memory_region",
+        ),
     ] {
         let refused = read_infer("m", body.to_string().as_bytes(), None).expect_err("a fault");
         assert_eq!(refused.param.as_deref(), Some(param), "{body}");

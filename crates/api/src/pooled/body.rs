@@ -15,6 +15,9 @@ client_object! {
         pub dimensions: Option<i64>,
         pub task: Option<Text<'a>>,
         pub add_special_tokens: Option<bool>,
+        pub use_activation: Option<bool>,
+        pub normalize: Option<bool>,
+        pub normalized: Option<bool>,
         pub cache_salt: Option<Text<'a>>,
         pub nvext: Option<PooledExtensions<'a>>,
     }
@@ -31,6 +34,7 @@ client_object! {
         pub return_documents: Option<bool>,
         pub max_tokens_per_query: Option<i64>,
         pub max_tokens_per_doc: Option<i64>,
+        pub use_activation: Option<bool>,
         pub cache_salt: Option<Text<'a>>,
         pub nvext: Option<PooledExtensions<'a>>,
     }
@@ -48,6 +52,9 @@ client_object! {
         pub items: Option<OneOrMany<'a>>,
         pub data_1: Option<OneOrMany<'a>>,
         pub data_2: Option<OneOrMany<'a>>,
+        pub max_tokens_per_query: Option<i64>,
+        pub max_tokens_per_doc: Option<i64>,
+        pub use_activation: Option<bool>,
         pub cache_salt: Option<Text<'a>>,
         pub nvext: Option<PooledExtensions<'a>>,
     }

@@ -149,6 +149,9 @@ fn read_vectors<'a>(
             return Err(ApiError::invalid("encoding_format", message));
         }
     };
+    settled("use_activation", body.use_activation)?;
+    settled("normalize", body.normalize)?;
+    settled("normalized", body.normalized)?;
     let dimensions = integer("dimensions", body.dimensions, 1..=DIMENSIONS_MAX)?;
     let raw = body.input.ok_or_else(|| ApiError::missing("input"))?;
     let prompts = raw.prompts("input")?;
@@ -161,6 +164,16 @@ fn read_vectors<'a>(
     salts.request(body.model, prompts.into_iter().map(input), "input", add_special_tokens, form)
 }
 
+/// Checks a switch that is always on: vectors have unit length, scores are their cosines, and classes
+/// have probabilities.
+fn settled(name: &str, value: Option<bool>) -> Result<(), ApiError> {
+    if value == Some(false) {
+        let message = format!("{name} cannot be false: values are normalized here");
+        return Err(ApiError::unsupported(name, message));
+    }
+    Ok(())
+}
+
 fn read_ranking<'a>(
     path: &str,
     body: &'a [u8],
@@ -169,7 +182,7 @@ fn read_ranking<'a>(
     let body: RankingBody<'_> = parse_as(body)?;
     notes.settle(Api::Rerank, "", &body.strangers, RankingBody::FIELDS)?;
     let salts = Salts::read(Api::Rerank, body.cache_salt, body.nvext, notes)?;
-    let limit = |name, value| integer(name, value, 1..=i64::from(u32::MAX));
+    settled("use_activation", body.use_activation)?;
     let query_max = limit("max_tokens_per_query", body.max_tokens_per_query)?;
     let document_max = limit("max_tokens_per_doc", body.max_tokens_per_doc)?;
     let top_n = integer("top_n", body.top_n, 0..=i64::from(u32::MAX))?;
@@ -195,6 +208,12 @@ fn read_ranking<'a>(
     salts.request(body.model, inputs, "documents", true, PooledForm::Ranking(form))
 }
 
+/// Leading tokens of a text that count; 0 counts all, as vLLM's clients send it.
+fn limit(name: &str, value: Option<i64>) -> Result<Option<u32>, ApiError> {
+    let value = integer(name, value, 0..=i64::from(u32::MAX))?;
+    Ok(value.filter(|tokens| *tokens > 0))
+}
+
 fn document(at: usize, document: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
     let text = match document {
         Json::Str(text) => Some(text),
@@ -215,6 +234,9 @@ fn read_scores<'a>(body: &'a [u8], notes: &FieldNotes) -> Result<PooledRequest<'
     let body: ScoreBody<'_> = parse_as(body)?;
     notes.settle(Api::Score, "", &body.strangers, ScoreBody::FIELDS)?;
     let salts = Salts::read(Api::Score, body.cache_salt, body.nvext, notes)?;
+    settled("use_activation", body.use_activation)?;
+    let query_max = limit("max_tokens_per_query", body.max_tokens_per_query)?;
+    let document_max = limit("max_tokens_per_doc", body.max_tokens_per_doc)?;
     let sides = [
         ("text_1", body.text_1, "text_2", body.text_2),
         ("queries", body.queries, "documents", body.documents),
@@ -248,8 +270,10 @@ fn read_scores<'a>(body: &'a [u8], notes: &FieldNotes) -> Result<PooledRequest<'
         return Err(ApiError::invalid(right, message));
     }
     let pairs = (0..others).map(|at| (if ones == 1 { 0 } else { at }, ones + at)).collect();
-    let input = |Text(text)| PooledInput { prompt: Prompt::Text(text), tokens_max: None };
-    let inputs = lefts.into_iter().chain(rights).map(input);
+    let input =
+        |tokens_max| move |Text(text)| PooledInput { prompt: Prompt::Text(text), tokens_max };
+    let inputs = lefts.into_iter().map(input(query_max));
+    let inputs = inputs.chain(rights.into_iter().map(input(document_max)));
     salts.request(body.model, inputs, right, true, PooledForm::Scores { pairs })
 }
 

@@ -50,10 +50,29 @@ fn what_is_wrong_with_a_request_for_vectors_is_named() {
         (json!({"input": "a", "task": "reward"}), "task"),
         (json!({"input": "a", "dimension": 3}), "dimension"),
         (json!({"input": "a", "truncate_prompt_tokens": 3}), "truncate_prompt_tokens"),
+        (json!({"input": "a", "normalized": false}), "normalized"),
         (json!({"input": "a", "cache_salt": ""}), "cache_salt"),
         (json!({"input": "a", "nvext": {"annotatons": [1]}}), "nvext.annotatons"),
     ] {
         assert_eq!(check(Api::Embeddings, &body), Err((400, param.to_owned())), "{body}");
+    }
+}
+
+#[test]
+fn values_without_their_activation_are_refused_and_with_it_are_usual() {
+    for (api, body) in [
+        (Api::Embeddings, json!({"input": "a"})),
+        (Api::Classify, json!({"input": "a"})),
+        (Api::Rerank, json!({"query": "a", "documents": ["b"]})),
+        (Api::Score, json!({"text_1": "a", "text_2": "b"})),
+    ] {
+        let with = |value: bool| {
+            let mut body = body.clone();
+            body["use_activation"] = json!(value);
+            check(api, &body)
+        };
+        assert_eq!(with(true), check(api, &body));
+        assert_eq!(with(false), Err((400, "use_activation".to_owned())));
     }
 }
 
@@ -132,11 +151,28 @@ fn documents_are_ranked_by_their_angle_to_the_query() {
         (json!({"query": "a"}), "documents"),
         (json!({"query": "a", "documents": []}), "documents"),
         (json!({"query": "a", "documents": ["a", {"image": "b"}]}), "documents[1]"),
-        (json!({"query": "a", "documents": ["a"], "max_tokens_per_doc": 0}), "max_tokens_per_doc"),
+        (json!({"query": "a", "documents": ["a"], "max_tokens_per_doc": -1}), "max_tokens_per_doc"),
         (json!({"query": "a", "documents": ["a"], "rank_fields": ["text"]}), "rank_fields"),
     ] {
         assert_eq!(check(Api::Rerank, &body), Err((400, param.to_owned())), "{body}");
     }
+}
+
+#[test]
+fn texts_of_rankings_and_scores_are_cut_where_it_is_asked_for() {
+    let limits = |api: Api, mut body: Value| {
+        body["max_tokens_per_query"] = json!(3);
+        // Zero is no limit.
+        body["max_tokens_per_doc"] = json!(0);
+        let body = body.to_string();
+        let request = read(api, api.path(), body.as_bytes(), &FieldNotes::default());
+        let inputs = request.expect("a request").inputs.into_iter();
+        inputs.map(|input| input.tokens_max).collect::<Vec<_>>()
+    };
+    let ranking = json!({"query": "a", "documents": ["b", "c"]});
+    assert_eq!(limits(Api::Rerank, ranking), [Some(3), None, None]);
+    let scores = json!({"text_1": "a", "text_2": ["b", "c"]});
+    assert_eq!(limits(Api::Score, scores), [Some(3), None, None]);
 }
 
 #[test]

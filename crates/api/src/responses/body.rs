@@ -3,12 +3,13 @@
 use crate::json::{Json, Text};
 use crate::object::client_object;
 use crate::openai::body::Extensions;
-use crate::openai::fields::OneOrMany;
+use crate::openai::fields::{Bias, OneOrMany};
 
 client_object! {
     /// Every field of the Responses API that is read here, unchecked, and those of open models.
     ///
-    /// Source: the parameters of `responses.create` in the Python client `openai` 3.52.0.
+    /// Source: the parameters of `responses.create` in the Python client `openai` 3.52.0, and vLLM's of
+    /// sampling and forms.
     #[allow(missing_docs, reason = "the fields are the API's own, described at the checked types")]
     pub struct ResponsesBody<'a> {
         pub model: Option<Text<'a>>,
@@ -28,8 +29,12 @@ client_object! {
         pub presence_penalty: Option<f64>,
         pub frequency_penalty: Option<f64>,
         pub top_logprobs: Option<i64>,
+        pub min_p: Option<f64>,
+        pub repetition_penalty: Option<f64>,
+        pub logit_bias: Option<Bias<'a>>,
         pub seed: Option<i64>,
         pub stop: Option<OneOrMany<'a>>,
+        pub stop_token_ids: Option<Vec<u32>>,
         pub truncation: Option<Text<'a>>,
         pub parallel_tool_calls: Option<bool>,
         pub text: Option<Json<'a>>,
@@ -44,6 +49,10 @@ client_object! {
         pub chat_template_kwargs: Option<Json<'a>>,
         pub cache_salt: Option<Text<'a>>,
         pub ignore_eos: Option<bool>,
+        pub skip_special_tokens: Option<bool>,
+        pub include_stop_str_in_output: Option<bool>,
+        pub include_reasoning: Option<bool>,
+        pub structured_outputs: Option<Json<'a>>,
         pub nvext: Option<Extensions<'a>>,
     }
 }

@@ -13,7 +13,7 @@ use stator_api::delta::Usage;
 use stator_api::kserve::tensor::{InferTensor, TensorValues, raw_text};
 use stator_api::kserve::{FINISH_REASON, INPUTS, InferCall, InferText, MODEL_VERSION, TEXT_OUTPUT};
 use stator_api::openai::ApiError;
-use stator_protos::header::{TRACEPARENT, TRACESTATE};
+use stator_protos::header::{IGNORED, TRACEPARENT, TRACESTATE};
 use stator_protos::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
@@ -121,7 +121,13 @@ impl InferenceService {
         loop {
             let piece = piece::next(&mut run, in_pieces, &mut Patient).await?;
             let usage = piece.is_last.then(|| run.usage());
-            responses.put(response(call, &piece.text(), usage, in_pieces)).await?;
+            let mut response = response(call, &piece.text(), usage, in_pieces);
+            if let Some(names) = run.ignored().filter(|_| piece.is_last) {
+                let value = Some(ParameterChoice::StringParam(names.to_owned()));
+                let value = InferParameter { parameter_choice: value };
+                response.parameters.insert(IGNORED.to_owned(), value);
+            }
+            responses.put(response).await?;
             if piece.is_last {
                 trace::answered(&trace, run.usage());
                 return Ok(());
@@ -188,7 +194,9 @@ impl GrpcInferenceService for InferenceService {
         request: Request<ModelReadyRequest>,
     ) -> Result<Response<ModelReadyResponse>, Status> {
         self.enter(&request).map_err(status)?;
-        let ready = self.0.is_model_ready(&request.get_ref().name).map_err(status)?;
+        let ModelReadyRequest { name, version } = request.get_ref();
+        check_version(version).map_err(status)?;
+        let ready = self.0.is_model_ready(name).map_err(status)?;
         Ok(Response::new(ModelReadyResponse { ready }))
     }
 
@@ -205,7 +213,8 @@ impl GrpcInferenceService for InferenceService {
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         self.enter(&request).map_err(status)?;
-        let name = request.into_inner().name;
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        check_version(&version).map_err(status)?;
         self.0.check_model(&name).map_err(status)?;
         let tensor = |name: &str, datatype: &str| TensorMetadata {
             name: name.into(),
@@ -307,13 +316,19 @@ impl GrpcCall {
     fn read(request: ModelInferRequest) -> Result<Self, ApiError> {
         let ModelInferRequest {
             model_name,
+            model_version,
             id,
             parameters,
             inputs,
             outputs,
             raw_input_contents,
-            ..
         } = request;
+        check_version(&model_version)?;
+        let of_inputs = inputs.iter().map(|input| (&input.name, &input.parameters));
+        let of_outputs = outputs.iter().map(|output| (&output.name, &output.parameters));
+        of_inputs
+            .chain(of_outputs)
+            .try_for_each(|(name, parameters)| no_parameters(name, parameters))?;
         let raw = !raw_input_contents.is_empty();
         if raw && raw_input_contents.len() != inputs.len() {
             let (found, wanted) = (raw_input_contents.len(), inputs.len());
@@ -336,6 +351,30 @@ impl GrpcCall {
         let outputs = outputs.into_iter().map(|output| output.name).collect();
         let call = InferCall::new(&model_name, tensors, parameters.collect(), outputs)?;
         Ok(Self { model: model_name, id, call, raw })
+    }
+}
+
+/// Checks the version of a model, of which there is one.
+fn check_version(version: &str) -> Result<(), ApiError> {
+    if version.is_empty() || version == MODEL_VERSION {
+        return Ok(());
+    }
+    let message = format!("a model has no version {version:.40?}, only {MODEL_VERSION:?}");
+    Err(ApiError::invalid("model_version", message))
+}
+
+/// Refuses parameters of a tensor: none means anything here.
+fn no_parameters(
+    tensor: &str,
+    parameters: &HashMap<String, InferParameter>,
+) -> Result<(), ApiError> {
+    match parameters.keys().min() {
+        None => Ok(()),
+        Some(name) => {
+            let message =
+                format!("tensor {tensor:.40?} has a parameter {name:.40?}, not known here");
+            Err(ApiError::unsupported("parameters", message))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Paths of the open inference protocol.
 
+use stator_api::kserve::MODEL_VERSION;
+
 /// Operation of a path of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InferRoute<'a> {
@@ -47,10 +49,10 @@ impl<'a> InferRoute<'a> {
     }
 }
 
-/// The model's name without a version, of which there is one.
+/// The model's name without the version that there is. With another it is no model's name.
 fn unversioned(model: &str) -> &str {
     match model.rsplit_once("/versions/") {
-        Some((name, version)) if !name.is_empty() && !version.contains('/') => name,
+        Some((name, MODEL_VERSION)) if !name.is_empty() => name,
         _ => model,
     }
 }

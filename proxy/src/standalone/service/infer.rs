@@ -158,6 +158,7 @@ impl Service {
         }
         let client = exchange.as_client(account);
         let mut run = self.begin_call(client, std::mem::take(&mut asked.call.body)).await?;
+        exchange.ignores(run.ignored());
         exchange.release_body();
         let identity = InferIdentity { model, id: &asked.id };
         let mut begun = false;
