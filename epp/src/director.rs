@@ -122,6 +122,7 @@ impl PoolDirector {
         routed.body = body;
         routed.watch.late = late;
         routed.watch.account = account;
+        routed.watch.tells_of(&request.screening);
         if let Some((target, _)) = &request.rewritten {
             routed.watch.rename(target, &request.model);
         }

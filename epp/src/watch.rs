@@ -10,10 +10,11 @@ use crate::parsed_request::RewriteSource;
 use crate::pool::Pool;
 use crate::usage::TokenCounts;
 use bytes::Bytes;
-use stator_body::Usage;
+use stator_body::{Screening, Usage};
 use stator_epp_metrics::UnscreenedReason;
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::RequestProgress;
+use stator_protos::header::IGNORED;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -40,6 +41,8 @@ pub struct AnswerWatch {
     pub(crate) sent: Vec<SocketAddr>,
     /// The changes of a body that comes after the decision.
     pub(crate) late: Option<LateEdit>,
+    /// Names of fields that the body lost, for the client.
+    removed: Option<String>,
     edit: AnswerEdit,
     usage: TokenCounts,
     served: Option<String>,
@@ -77,6 +80,7 @@ impl AnswerWatch {
             verify: false,
             sent: Vec::new(),
             late: None,
+            removed: None,
             edit: AnswerEdit::default(),
             usage: TokenCounts::default(),
             served: None,
@@ -91,6 +95,14 @@ impl AnswerWatch {
     /// Gives the client back the name of the model that it asked for.
     pub(crate) fn rename(&mut self, target: &str, asked: &str) {
         self.edit.rename(target, asked);
+    }
+
+    /// Has the answer name the fields that the request's body lost.
+    pub(crate) fn tells_of(&mut self, screening: &Screening) {
+        // Names that a client made up may be no text of a header.
+        let names = screening.names().iter().map(|name| name.escape_default().to_string());
+        let names: Vec<_> = names.collect();
+        self.removed = (!names.is_empty()).then(|| names.join(", "));
     }
 
     fn progress(&self, usage: Option<Usage>) -> RequestProgress<'_> {
@@ -137,6 +149,7 @@ impl Watch for AnswerWatch {
         let LateBody { body, screening, unread, asked_model, rewritten } =
             amended.inspect_err(|refusal| self.observe.refused(Some(&self.record), refusal))?;
         self.observe.screened(&screening);
+        self.tells_of(&screening);
         if unread {
             self.observe.unscreened(UnscreenedReason::Unread);
         }
@@ -182,6 +195,11 @@ impl Watch for AnswerWatch {
         if self.verify {
             let served = served.unwrap_or("fail: missing destination endpoint served metadata");
             headers.push((SERVED_TEST, served.to_owned()));
+        }
+        if let Some(names) = self.removed.take() {
+            // The endpoint names the fields that it ignores in the same header.
+            let all = head.get(IGNORED).map(|own| format!("{own}, {names}"));
+            headers.push((IGNORED, all.unwrap_or(names)));
         }
         self.record.worked(began);
         headers

@@ -2,7 +2,7 @@
 //! vLLM another.
 
 use crate::lifecycle::{agent, gauge, gauge_becomes};
-use crate::support::{MODEL, Up, chat, ready, up};
+use crate::support::{MODEL, Up, chat, official_client, ready, up};
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,6 @@ use stator_tests::stock::{self, Bed, Engine, Role};
 use stator_tests::{soon, vllm};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 
 const SIM: [&str; 2] = ["--engine=sim", "--workers=1"];
 
@@ -116,16 +115,9 @@ async fn the_official_client_is_content_with_a_server_behind_the_proxy() {
     let server = up(&["--workers=1"]).await;
     let watch = Watch::start(home.path(), server.client.address()).await;
     let (process, client) = front(home.path(), 1, &[]).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/openai_client.py");
-    let python = std::env::var("STATOR_TEST_PYTHON")
-        .expect("STATOR_TEST_PYTHON names a Python with the official client; `tests/run` sets it");
-    let url = format!("http://{}", client.address());
-    let ran = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([script, &url, MODEL]).output()
-    });
-    let ran = ran.await.unwrap().unwrap();
-    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(ran.status.success(), "{}\n{}", said.concat(), process.log());
+    let proxy = Up { process, client };
+    official_client("openai_client.py", &proxy).await;
+    let client = proxy.client;
 
     let body = chat("Tell me about the garden.", 12);
     let completion = json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8,

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 /// The bundled model's name.
@@ -60,14 +61,28 @@ pub(crate) fn joined(chunks: &[Value]) -> String {
 
 /// Runs a script of `tests/python` with an official client against `up`.
 pub(crate) async fn official_client(script: &str, up: &Up) {
-    let script = format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var("STATOR_TEST_PYTHON")
         .expect("STATOR_TEST_PYTHON names a Python with the official clients; `tests/run` sets it");
-    let url = format!("http://{}", up.client.address());
-    let ran = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([&script, &url, MODEL]).output()
-    });
-    let ran = ran.await.unwrap().unwrap();
+    client_script(python.as_ref(), script, (up.client.address(), MODEL), &up.process).await;
+}
+
+/// Runs a script of `tests/python` against a model that is served at an address. Where the script
+/// fails, the log of `process` tells why.
+pub(crate) async fn client_script(
+    python: &Path,
+    script: &str,
+    (address, model): (SocketAddr, &str),
+    process: &Process,
+) {
+    let mut command = Command::new(python);
+    command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
+    command.args([&format!("http://{address}"), model]);
+    succeeds(command, process).await;
+}
+
+/// Waits until a command has ended well. Where it fails, the log of `process` tells why.
+pub(crate) async fn succeeds(mut command: Command, process: &Process) {
+    let ran = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
+    assert!(ran.status.success(), "{}\n{}", said.concat(), process.log());
 }

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod choice;
+mod clients;
 mod disaggregation;
 mod disruption;
 mod endpoints;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use stator_tests::engine::HOLD;
 use stator_tests::engine_answers::grpc_frame;
 use stator_tests::envoy::BodyMode;
+use std::collections::BTreeSet;
 
 /// The fields that a client must not set.
 const STEERING: [&str; 4] = ["kv_transfer_params", "bootstrap_room", "rid", "made_up"];
@@ -57,6 +58,20 @@ fn check_arrived(bed: &impl Bed, status: StatusCode, sent: &Value) {
     assert_eq!(seen.json(), expected);
     let length = seen.body.len().to_string();
     assert!(seen.header("content-length").iter().all(|told| *told == length));
+}
+
+#[tokio::test]
+async fn the_client_hears_which_fields_its_body_lost() {
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let mut body = chat("model", "hello");
+    body["temprature"] = json!(1);
+    body["a\u{e9}\r\nb"] = json!(1);
+    let reply = testbed.client().post(CHAT, &body).await;
+    let named = reply.headers["x-stator-ignored"].to_str().unwrap();
+    let named: BTreeSet<_> = named.split(", ").collect();
+    assert_eq!(named, BTreeSet::from(["temprature", "a\\u{e9}\\r\\nb"]));
+    let reply = testbed.client().post(CHAT, &chat("model", "hello")).await;
+    assert!(!reply.headers.contains_key("x-stator-ignored"), "{:?}", reply.headers);
 }
 
 #[tokio::test]
