@@ -1,20 +1,27 @@
 //! Clients that people use, each as its users do, against the built-in engine.
 //!
-//! The two official ones for Python are in the tests of their APIs. What was run with which version is
-//! in `docs/compatibility.md`.
+//! The two official ones for Python are in the tests of their APIs too; over Envoy and a picker clients
+//! are in [`crate::epp`]. What was run with which version is in `docs/compatibility.md`.
 
-use crate::support::{MODEL, up};
+use crate::support::{MODEL, succeeds, up};
 use stator_tests::tooling::installed;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Folder of the clients.
 const CLIENTS: &str = "STATOR_TEST_CLIENTS";
 
-/// Runs a script of `tests/python` by the Python of a virtual environment, `venv` or `all`.
+/// The Python of a virtual environment of the clients: `venv`, `all` or `others`.
+fn python(environment: &str) -> Option<PathBuf> {
+    let clients = installed(CLIENTS, "clients in Python")?;
+    Some(clients.join(environment).join("bin/python"))
+}
+
+/// Runs a script of `tests/python` by the Python of a virtual environment.
 async fn in_python(environment: &str, script: &str) {
-    let Some(clients) = installed(CLIENTS, "clients in Python") else { return };
-    let mut command = Command::new(clients.join(environment).join("bin/python"));
+    let Some(python) = python(environment) else { return };
+    let mut command = Command::new(python);
     command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
     run(command).await;
 }
@@ -36,9 +43,7 @@ async fn run(mut command: Command) {
     let inference = inference["address"].as_str().expect("an address");
     let url = format!("http://{}", up.client.address());
     command.args([&*url, MODEL, inference]);
-    let ran = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(ran.status.success(), "{}\n{}", said.concat(), up.process.log());
+    succeeds(command, &up.process).await;
 }
 
 #[tokio::test]
@@ -69,6 +74,11 @@ async fn litellm() {
 #[tokio::test]
 async fn instructor() {
     in_python("venv", "instructor_client.py").await;
+}
+
+#[tokio::test]
+async fn cohere() {
+    in_python("venv", "cohere_client.py").await;
 }
 
 /// Whether the clients of `tests/run --clients all` were asked for. Says so where they were not.
@@ -107,5 +117,19 @@ async fn triton() {
 async fn evaluations() {
     if all_clients("evaluations") {
         in_python("all", "evaluations.py").await;
+    }
+}
+
+#[tokio::test]
+async fn llama_index() {
+    if all_clients("llama-index") {
+        in_python("others", "llama_index_client.py").await;
+    }
+}
+
+#[tokio::test]
+async fn load_generators() {
+    if all_clients("load generators") {
+        in_python("others", "load_generators.py").await;
     }
 }

@@ -46,6 +46,7 @@ mod release;
 mod responses;
 mod responses_shared;
 mod sglang;
+mod sglang_pooled;
 mod sglang_tiers;
 mod simulate;
 mod stages;

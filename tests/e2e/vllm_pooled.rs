@@ -9,26 +9,27 @@ use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
 use std::path::Path;
 use std::process::Command;
 
-const TEXTS: [&str; 3] = ["def answer(self):", "import json", "A third text, and no Python."];
+pub(crate) const TEXTS: [&str; 3] =
+    ["def answer(self):", "import json", "A third text, and no Python."];
 /// Names of the classes, in the order of their numbers.
 const LABELS: [&str; 2] = ["dull", "bright"];
 /// A vLLM computes with 8 bits behind the point, and not alike beside other prompts.
 const HALF: f32 = 0.02;
-/// The built-in engine computes as `transformers` does.
-const EXACT: f32 = 1e-4;
+/// The built-in engine and SGLang compute as `transformers` does.
+pub(crate) const EXACT: f32 = 1e-4;
 
 #[tokio::test]
 async fn an_agents_vllm_makes_vectors_and_what_is_made_of_them() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
-    let (mut agent, _proxy, client) = pooling(&bed, home.path(), "embed").await;
+    let (mut agent, _proxy, client) = pooling(&bed, home.path(), &converted("embed")).await;
     let profile = agent.record().await.profile;
     assert!(profile.embeds && profile.only_pools && !profile.classifies, "{profile:?}");
 
     let vectors = embeddings(&client, "/v1/embeddings").await;
     let worst = distance(&embeddings(&agent.engine, "/v1/embeddings").await, &vectors);
     assert!(worst < HALF, "{worst}");
-    let expected = transformers(&bed);
+    let expected = transformers(&bed.program().with_file_name("python"), bed.model());
     let worst = distance(&vectors, &expected);
     assert!(worst < HALF, "{worst}");
     let worst = distance(&built_in(&bed).await, &expected);
@@ -68,7 +69,7 @@ async fn what_is_made_of_vectors_is_what_the_engine_makes(client: &Client, engin
     }
 }
 
-async fn what_the_engine_does_not_do_is_refused(client: &Client) {
+pub(crate) async fn what_the_engine_does_not_do_is_refused(client: &Client) {
     let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]});
     for (path, body, why) in [
         ("/v1/classify", json!({"model": MODEL, "input": "a"}), "has no head for classes"),
@@ -93,7 +94,7 @@ async fn an_agents_vllm_tells_classes_apart() {
     }
     let home = tempfile::tempdir().unwrap();
     let bed = bed.with_model(with_a_head(bed.model(), home.path()));
-    let (mut agent, _proxy, client) = pooling(&bed, home.path(), "classify").await;
+    let (mut agent, _proxy, client) = pooling(&bed, home.path(), &converted("classify")).await;
     let profile = agent.record().await.profile;
     assert!(profile.classifies && profile.only_pools && !profile.embeds, "{profile:?}");
     let body = json!({"model": MODEL, "input": TEXTS});
@@ -114,14 +115,18 @@ async fn an_agents_vllm_tells_classes_apart() {
     assert_eq!(refused.status, 501, "{}", refused.json());
 }
 
-/// An agent whose engine converts its model to do `what`, and a proxy.
-async fn pooling(bed: &Bed, home: &Path, what: &str) -> (Agent, Process, Client) {
-    let own = Engine::Vllm.flags(Role::Aggregated, 1);
+/// Flags of a vLLM that converts its model to do `what`.
+fn converted(what: &str) -> [&str; 4] {
+    ["--runner", "pooling", "--convert", what]
+}
+
+/// An agent whose engine pools, by flags of the engine's, and a proxy.
+pub(crate) async fn pooling(bed: &Bed, home: &Path, flags: &[&str]) -> (Agent, Process, Client) {
+    let own = bed.engine().flags(Role::Aggregated, 1);
     let own = own.iter().map(String::as_str);
-    let flags: Vec<_> =
-        ["--", "--runner", "pooling", "--convert", what].into_iter().chain(own).collect();
-    let process = Agent::start_as(bed, home, (what, Role::Aggregated), (&flags, 1));
-    let agent = Agent::ready(Engine::Vllm, process).await;
+    let flags: Vec<_> = ["--"].into_iter().chain(flags.iter().copied()).chain(own).collect();
+    let process = Agent::start_as(bed, home, ("pools", Role::Aggregated), (&flags, 1));
+    let agent = Agent::ready(bed.engine(), process).await;
     let (proxy, client) = proxy(home, &[]).await;
     (agent, proxy, client)
 }
@@ -145,7 +150,7 @@ fn with_a_head(model: &Path, home: &Path) -> std::path::PathBuf {
 }
 
 /// The vectors that a server makes of the texts.
-async fn embeddings(client: &Client, path: &str) -> Vec<Vec<f32>> {
+pub(crate) async fn embeddings(client: &Client, path: &str) -> Vec<Vec<f32>> {
     let reply = asked(client, path, &json!({"model": MODEL, "input": TEXTS})).await;
     let vectors: Vec<_> =
         reply["data"].as_array().unwrap().iter().map(|item| floats(&item["embedding"])).collect();
@@ -161,33 +166,32 @@ async fn built_in(bed: &Bed) -> Vec<Vec<f32>> {
     embeddings(&up.client, "/v1/embeddings").await
 }
 
-/// The vectors that `transformers` makes, which vLLM brings along.
-fn transformers(bed: &Bed) -> Vec<Vec<f32>> {
+/// The vectors that `transformers` makes, which engines bring along.
+pub(crate) fn transformers(python: &Path, model: &Path) -> Vec<Vec<f32>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/vectors.py");
-    let mut python = Command::new(bed.program().with_file_name("python"));
-    let ran = python.arg(script).arg(bed.model()).args(TEXTS).output().unwrap();
+    let ran = Command::new(python).arg(script).arg(model).args(TEXTS).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let lines = String::from_utf8(ran.stdout).unwrap();
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-async fn asked(client: &Client, path: &str, body: &Value) -> Value {
+pub(crate) async fn asked(client: &Client, path: &str, body: &Value) -> Value {
     let reply = client.post(path, body).await;
     let said = String::from_utf8_lossy(&reply.body).into_owned();
     assert_eq!(reply.status, 200, "{path}: {said}");
     reply.json()
 }
 
-fn float(value: &Value) -> f32 {
+pub(crate) fn float(value: &Value) -> f32 {
     value.as_f64().unwrap() as f32
 }
 
-fn floats(list: &Value) -> Vec<f32> {
+pub(crate) fn floats(list: &Value) -> Vec<f32> {
     list.as_array().unwrap().iter().map(float).collect()
 }
 
 /// The largest difference between two values at one place.
-fn distance(ours: &[Vec<f32>], theirs: &[Vec<f32>]) -> f32 {
+pub(crate) fn distance(ours: &[Vec<f32>], theirs: &[Vec<f32>]) -> f32 {
     let shape = |vectors: &[Vec<f32>]| vectors.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(shape(ours), shape(theirs));
     let pairs = ours.iter().flatten().zip(theirs.iter().flatten());
