@@ -10,6 +10,8 @@ use stator_tests::soon;
 
 /// Clients that ask at once.
 const CLIENTS: usize = 6;
+/// Service of the frontends.
+const FRONTEND: &str = "simulated-frontend";
 
 /// Two frontends, a prefill worker and a few decode workers, in the time that a GPU takes.
 fn graph(decode: usize) -> Value {
@@ -41,9 +43,9 @@ async fn a_new_version_rolls_out_under_load() {
     let bed = GraphBed::new(cluster).await;
     let mut graph = graph(3);
     bed.run(&graph).await;
-    bed.space.endpoints("simulated-frontend", 2).await;
+    bed.space.endpoints(FRONTEND, 2).await;
     let old = bed.pods("Decode", 3).await;
-    let load = Load::start(&bed, "simulated", CLIENTS).await;
+    let load = Load::start(&bed.space, FRONTEND, "org/model", CLIENTS).await;
     load.goes_on().await;
     set_image(&mut graph, "dynamo:2");
     bed.run(&graph).await;
@@ -59,8 +61,8 @@ async fn workers_are_taken_away_under_load() {
     let Some(cluster) = PodCluster::shared().await else { return };
     let bed = GraphBed::new(cluster).await;
     bed.run(&graph(3)).await;
-    bed.space.endpoints("simulated-frontend", 2).await;
-    let load = Load::start(&bed, "simulated", CLIENTS).await;
+    bed.space.endpoints(FRONTEND, 2).await;
+    let load = Load::start(&bed.space, FRONTEND, "org/model", CLIENTS).await;
     load.goes_on().await;
     bed.run(&graph(1)).await;
     bed.pods("Decode", 1).await;
@@ -82,13 +84,68 @@ async fn a_node_is_drained_under_load() {
         budget["spec"] = json!({ "maxUnavailable": 1, "selector": { "matchLabels": labels } });
         bed.space.namespace.api.apply(&budget).await;
     }
-    bed.space.endpoints("simulated-frontend", 2).await;
-    let load = Load::start(&bed, "simulated", CLIENTS).await;
+    bed.space.endpoints(FRONTEND, 2).await;
+    let load = Load::start(&bed.space, FRONTEND, "org/model", CLIENTS).await;
     load.goes_on().await;
     drain(&bed, "first").await;
     for component in ["Frontend", "Prefill", "Decode"] {
         bed.pods(component, 2).await;
     }
+    load.goes_on().await;
+    load.finish().await;
+}
+
+#[tokio::test]
+async fn a_node_is_lost_under_load() {
+    let Some(mut cluster) = PodCluster::start(&["first", "second"]).await else { return };
+    let bed = GraphBed::new(&cluster).await;
+    let mut graph = graph(2);
+    for component in graph["spec"]["components"].as_array_mut().unwrap() {
+        let spread = json!([{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {
+                "matchLabels": { "nvidia.com/dynamo-component": component["name"] },
+            },
+        }]);
+        let is_frontend = component["name"] == "Frontend";
+        let pod = &mut component["podTemplate"];
+        pod["spec"]["topologySpreadConstraints"] = spread;
+        // A client whose frontend is gone has to ask again; this is about those behind it.
+        if is_frontend {
+            pod["spec"] = json!({ "nodeSelector": { "kubernetes.io/hostname": "second" },
+                "containers": pod["spec"]["containers"] });
+        }
+    }
+    bed.run(&graph).await;
+    bed.space.endpoints(FRONTEND, 2).await;
+    let load = Load::start(&bed.space, FRONTEND, "org/model", CLIENTS).await;
+    load.goes_on().await;
+    let api = bed.space.namespace.api.clone();
+    let space = bed.space.namespace.name.clone();
+    drop(bed);
+    cluster.lose_node("first");
+    load.goes_on().await;
+
+    // What was on the node comes up on the other one.
+    let space = cluster.space_called(&space);
+    for component in ["Prefill", "Decode"] {
+        let labels = format!("nvidia.com/dynamo-component={component}");
+        let are_there = |pods: &[Value]| {
+            let here = pods.iter().filter(|pod| {
+                let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                let is_ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+                pod["spec"]["nodeName"] == "second" && conditions.into_iter().any(is_ready)
+            });
+            here.count() == 2
+        };
+        space.pods(&labels, "workers on the node that is left", are_there).await;
+    }
+    let node = api.get(&reference("v1", "Node", "", "first")).await.unwrap();
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    assert!(taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/unreachable"), "{node}");
     load.goes_on().await;
     load.finish().await;
 }

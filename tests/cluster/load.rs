@@ -1,8 +1,9 @@
-//! Clients that ask a graph without pause, so that a test can see what a change costs them.
+//! Clients that ask a Service without pause, so that a test can see what a change costs them.
 
-use crate::bed::{GraphBed, answer, chat};
+use crate::bed::{answer, chat};
 use serde_json::Value;
 use stator_tests::http::Client;
+use stator_tests::nodes::PodSpace;
 use stator_tests::soon;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,14 +32,19 @@ struct Exam {
 }
 
 impl Load {
-    /// Asks each question once, to have the right answers, and starts this many clients.
-    pub(crate) async fn start(bed: &GraphBed<'_>, graph: &str, clients: usize) -> Self {
-        let frontends = bed.space.follow(&format!("{graph}-frontend")).await;
+    /// Asks each question once, to have the right answers, and starts this many clients of a Service.
+    pub(crate) async fn start(
+        space: &PodSpace<'_>,
+        service: &str,
+        model: &str,
+        clients: usize,
+    ) -> Self {
+        let frontends = space.follow(service).await;
         let client = Client::new(frontends.borrow()[0]);
         let mut questions = Vec::new();
         for number in 0..QUESTIONS {
             let question = format!("Question {number}? ").repeat(20);
-            let request = chat("org/model", &question, TOKENS);
+            let request = chat(model, &question, TOKENS);
             let right = answer(&client, &request).await.unwrap();
             questions.push((request, right));
         }

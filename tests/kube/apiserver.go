@@ -58,6 +58,14 @@ func newAPIServer(
 	if controlled {
 		// New nodes would have a taint until the controller that watches their health takes it away.
 		disabled = "TaintNodesByCondition"
+		flags = append(flags,
+			// Webhooks are reached at the pods of their Services, where no proxy makes a Service's
+			// address work.
+			"--enable-aggregator-routing=true",
+			// Pods of a lost node are given up soon.
+			"--default-not-ready-toleration-seconds=1",
+			"--default-unreachable-toleration-seconds=1",
+		)
 	}
 	flags = append(flags, "--disable-admission-plugins="+disabled)
 	if gangs {

@@ -66,7 +66,7 @@ func runControllers(ctx context.Context, url, dir, token string) error {
 		return err
 	}
 	parts := []func(context.Context) error{
-		all.addWorkloads, all.addGarbageCollector, all.addAutoscaling,
+		all.addWorkloads, all.addGarbageCollector, all.addAutoscaling, all.addNodes,
 		func(context.Context) error { return all.addAccounts(authority) },
 	}
 	for _, add := range parts {

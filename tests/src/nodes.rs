@@ -1,8 +1,9 @@
 //! A cluster whose pods run: an API server with controllers and a scheduler, and nodes whose
 //! [kubelets](crate::kubelet) run pods as processes of this machine.
 //!
-//! All pods have addresses on one bridge, which this process reaches too. There is no kube-proxy:
-//! Services are reached by their [endpoints](PodSpace::endpoints), and have no names in DNS.
+//! All pods have addresses on one bridge, which this process reaches too. There is no kube-proxy: the
+//! name of a Service leads to its pods, and so do its [endpoints](PodSpace::endpoints) for this
+//! process. Ports are those of the pods.
 
 use crate::kube::{Cluster, Machinery, Namespace};
 use crate::kube_api::Watched;
@@ -12,32 +13,61 @@ use crate::process::{binary, built};
 use crate::soon;
 use crate::tooling::Tool;
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{OnceCell, watch};
 
-/// Networks that a test may take: 198.18.0.0/15, which no host of the internet has.
+/// Networks that a test may take: 100.126.0.0/15, which no host of the internet has, and which proxies
+/// take for the network of pods.
 ///
-/// Source: RFC 2544, appendix C.2.2.
+/// Source: RFC 6598.
 const NETWORKS: u32 = 512;
 /// Addresses that each node has for its pods.
 const PODS_MAX: u8 = 60;
 /// Last byte of the address of this process.
 const GATEWAY: u8 = 1;
+/// Last byte of the address of the first node; those of the others follow.
+const FIRST_NODE: u8 = 3;
 /// Length of a second of probes.
 const PROBE_SECOND: Duration = Duration::from_millis(100);
 /// Programs that stand in for images, by the image's name without registry and tag.
-const IMAGES: [(&str, &str); 4] = [
+const IMAGES: [(&str, &str); 7] = [
     ("echo", "echo"),
+    ("envoy", "envoy"),
     ("stator", "stator"),
+    // With a pretend vLLM beside.
+    ("stator-vllm", "stator"),
+    // Without engines: agents simulate those that they are to start.
+    (SIMULATED_IMAGE, "stator"),
     // Those of graphs, ours and Dynamo's examples.
     ("dynamo", "stator"),
     ("dynamo-planner", "stator"),
 ];
+/// The image whose agents start no engine, and its program in the place of `stator`.
+const SIMULATED_IMAGE: &str = "stator-simulated";
+const SIMULATED: &str = r#"#!/bin/sh
+# Runs the command line that follows, with a simulated engine in the place of a stock one.
+own=yes
+for word; do
+    shift
+    case $own$word in
+    yes--) own=no ;;
+    yes--engine=*) set -- "$@" --engine=sim ;;
+    yes--connector=* | yes--model=*) ;;
+    yes*) set -- "$@" "$word" ;;
+    esac
+done
+exec /usr/local/bin/stator-program "$@"
+"#;
+/// Place of the bundled model's folder in containers.
+pub const MODEL: &str = "/models/Qwen3-0.6B";
 
 /// Links the namespace of process `$2` to this one by a link that is called `$1` here, and makes a
 /// bridge called `$5` there. `$3` is the address here, `$4` that of the bridge.
@@ -58,7 +88,7 @@ nsenter --net="/proc/$2/ns/net" sh -ec '
 pub struct PodCluster {
     cluster: Cluster,
     network: PodsNetwork,
-    nodes: Vec<Tool>,
+    nodes: Vec<(String, Tool)>,
     directory: TempDir,
 }
 
@@ -123,8 +153,6 @@ impl PodCluster {
         let folder = self.directory.path().join(name);
         std::fs::create_dir_all(folder.join("logs")).expect("the directory is ours");
         let number = u8::try_from(self.nodes.len()).expect("few nodes");
-        let programs = ["echo", "chaos_engine"].map(|name| (name, built(name)));
-        let programs = programs.into_iter().chain([("stator", binary())]);
         let settings = NodeSettings {
             name: name.to_owned(),
             kubeconfig: self.cluster.kubeconfig(),
@@ -133,7 +161,9 @@ impl PodCluster {
             network: self.network.prefix,
             first: 10 + number * PODS_MAX,
             pods_max: PODS_MAX,
-            programs: programs.map(|(name, path)| (name.to_owned(), path)).collect(),
+            own: FIRST_NODE + number,
+            files: files(),
+            image_files: image_files(self.directory.path()),
             images: IMAGES.map(|(image, name)| (image.to_owned(), name.to_owned())).into(),
             probe_second: PROBE_SECOND,
         };
@@ -143,7 +173,17 @@ impl PodCluster {
         command.args(["--", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
         let node = Tool::start(command.arg(built("kubelet")).arg(settings));
         node.line("the registered node", |line| line == format!("node {name}")).await;
-        self.nodes.push(node);
+        self.nodes.push((name.to_owned(), node));
+    }
+
+    /// Loses a node, as a cut of its power does: nothing on it says another word.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such node.
+    pub fn lose_node(&mut self, name: &str) {
+        let at = self.nodes.iter().position(|(known, _)| known == name);
+        drop(self.nodes.remove(at.expect("a node of the cluster")));
     }
 
     /// The cluster.
@@ -163,9 +203,15 @@ impl PodCluster {
         PodSpace { namespace, cluster: self }
     }
 
+    /// A namespace that somebody made, or will make.
+    pub fn space_called(&self, name: &str) -> PodSpace<'_> {
+        let namespace = Namespace { name: name.to_owned(), api: self.cluster.api() };
+        PodSpace { namespace, cluster: self }
+    }
+
     /// Output of the kubelets.
     pub fn log(&self) -> String {
-        self.nodes.iter().map(Tool::log).collect::<Vec<_>>().join("\n")
+        self.nodes.iter().map(|(_, node)| node.log()).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -178,7 +224,7 @@ impl PodsNetwork {
         let first = std::process::id();
         for number in (0..NETWORKS).map(|next| (first + next) % NETWORKS) {
             let [.., high, low] = number.to_be_bytes();
-            let prefix = [198, 18 + high, low];
+            let prefix = [100, 126 + high, low];
             let words = [
                 &format!("pods{number}"),
                 &holder.id().to_string(),
@@ -201,6 +247,26 @@ impl PodsNetwork {
 
 fn address([a, b, c]: [u8; 3], last: u8) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, last)
+}
+
+/// Files that all containers have, by their places there. Envoy is among them where it is installed.
+fn files() -> BTreeMap<PathBuf, PathBuf> {
+    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-agent/tiny-model");
+    let mut programs = vec![("stator", binary()), ("vllm", built("chaos_engine"))];
+    programs.extend(["echo", "chaos_engine"].map(|name| (name, built(name))));
+    programs.extend(std::env::var_os("STATOR_TEST_ENVOY").map(|envoy| ("envoy", envoy.into())));
+    let place = |(name, from)| (Path::new("/usr/local/bin").join(name), from);
+    programs.into_iter().map(place).chain([(MODEL.into(), bundled)]).collect()
+}
+
+/// Files that containers of some images have beside, by image.
+fn image_files(folder: &Path) -> BTreeMap<String, BTreeMap<PathBuf, PathBuf>> {
+    let script = folder.join("simulated");
+    std::fs::write(&script, SIMULATED).expect("the directory is ours");
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("the file is ours");
+    let bin = Path::new("/usr/local/bin");
+    let files = [(bin.join("stator"), script), (bin.join("stator-program"), binary())];
+    BTreeMap::from([(SIMULATED_IMAGE.to_owned(), files.into())])
 }
 
 /// Whether this process may make namespaces; says so if it may not.

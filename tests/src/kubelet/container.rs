@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::environment::{command, environment, text};
-use super::probe::{Probe, Target};
+use super::probe::{Probe, Target, execute};
 use super::process::shell;
 use super::status::{ContainerPhase, ContainerState, Termination};
 use super::volumes::{Mount, mounts};
@@ -25,6 +25,8 @@ use tokio::time::{sleep, timeout};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// The least time that a process has to end after the work before its end.
+const HOOK_GRACE: Duration = Duration::from_secs(2);
 /// A container that ran for longer has the first pause again.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
 
@@ -54,6 +56,7 @@ while [ "$1" != -- ]; do
         mkdir -p "$2"
     else
         mkdir -p "${2%/*}"
+        [ ! -L "$2" ] || rm "$2"
         [ -e "$2" ] || : >"$2"
     fi
     mount --bind "/mnt$1" "$2"
@@ -75,6 +78,8 @@ pub(super) struct PodPlace {
     pub(super) network: String,
     /// Folder of the pod.
     pub(super) folder: PathBuf,
+    /// Files by which names are found.
+    pub(super) names: [Mount; 2],
     /// Folders of the volumes, by name.
     pub(super) volumes: BTreeMap<String, PathBuf>,
 }
@@ -140,9 +145,8 @@ impl ContainerRunner {
     async fn start(&mut self) -> Result<Child, String> {
         let settings = &self.node.settings;
         let image = text(&self.container["image"]);
-        let short = image.rsplit('/').next().unwrap_or_default();
-        let short = short.split([':', '@']).next().unwrap_or_default();
-        let entry = settings.images.get(&image).or_else(|| settings.images.get(short));
+        let entry = settings.images.get(&image);
+        let entry = entry.or_else(|| settings.images.get(short_name(&image)));
         let Some(entry) = entry else {
             self.wait_for("ImagePullBackOff", format!("no program stands for {image}")).await;
             return Err(format!("no program stands for the image {image}"));
@@ -170,11 +174,10 @@ impl ContainerRunner {
         let attempt = self.state.restarts;
         let scratch = self.place.folder.join(format!("{name}-{}", now().replace(':', "")));
         std::fs::create_dir_all(&scratch)?;
-        let programs = self.node.settings.programs.iter();
-        let programs = programs.map(|(name, from)| Mount {
-            from: from.clone(),
-            to: PathBuf::from("/usr/local/bin").join(name),
-        });
+        let image = text(&self.container["image"]);
+        let of_image = self.node.settings.image_files.get(short_name(&image));
+        let files = self.node.settings.files.iter().chain(of_image.into_iter().flatten());
+        let files = files.map(|(to, from)| Mount { from: from.clone(), to: to.clone() });
         let own = mounts(&self.container, &self.place.volumes).map_err(std::io::Error::other)?;
         let mut outside = Command::new("nsenter");
         outside.arg(format!("--net={}", self.place.network));
@@ -187,7 +190,7 @@ impl ContainerRunner {
         let inner = shell(OUTSIDE);
         outside.arg(inner.as_std().get_program()).args(inner.as_std().get_args());
         outside.arg(pod).arg(&scratch).arg(INSIDE);
-        for mount in programs.chain(own) {
+        for mount in files.chain(self.place.names.iter().cloned()).chain(own) {
             outside.arg(mount.from).arg(mount.to);
         }
         let folder = self.container["workingDir"].as_str().unwrap_or("/");
@@ -218,7 +221,12 @@ impl ContainerRunner {
         let grace = Duration::from_secs(grace.unwrap_or(30));
         let status = tokio::select! {
             status = child.wait() => status,
-            grace = stopped(&mut stop) => end(&mut child, grace).await,
+            grace = stopped(&mut stop) => {
+                let begun = Instant::now();
+                let _ = timeout(grace, self.before_end(process)).await;
+                let left = grace.saturating_sub(begun.elapsed());
+                end(&mut child, if grace.is_zero() { left } else { left.max(HOOK_GRACE) }).await
+            }
             why = self.probe(process) => {
                 eprintln!("{} is ended: {why}", self.container["name"]);
                 end(&mut child, grace).await
@@ -226,6 +234,18 @@ impl ContainerRunner {
         };
         signal(&format!("-{process}"), "KILL").await;
         status.unwrap_or_default()
+    }
+
+    /// Does what the container wants done before its process is asked to end.
+    async fn before_end(&self, process: u32) {
+        let hook = &self.container["lifecycle"]["preStop"];
+        if let Some(seconds) = hook["sleep"]["seconds"].as_u64() {
+            sleep(Duration::from_secs(seconds)).await;
+        } else if hook["exec"].is_object()
+            && let Err(error) = execute(&hook["exec"], process).await
+        {
+            eprintln!("{}: preStop: {error}", self.container["name"]);
+        }
     }
 
     /// Probes until the process has to be ended; returns the reason.
@@ -288,6 +308,12 @@ impl ContainerRunner {
         // The pod's runner listens until its containers have ended.
         let _ = self.reports.send((text(&self.container["name"]), self.state.clone())).await;
     }
+}
+
+/// The name of an image without registry and tag.
+fn short_name(image: &str) -> &str {
+    let name = image.rsplit('/').next().unwrap_or_default();
+    name.split([':', '@']).next().unwrap_or_default()
 }
 
 /// Waits until the container is to end; returns the time that it has.

@@ -10,6 +10,8 @@
 
 mod container;
 mod environment;
+mod heartbeat;
+mod names;
 mod network;
 mod pod;
 mod probe;
@@ -26,6 +28,7 @@ use serde_json::{Value, json};
 use stator_kube::{Api, ApiError, Cluster, PODS, Query, Resource};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -58,12 +61,25 @@ pub struct NodeSettings {
     pub first: u8,
     /// Most pods that have an address at once.
     pub pods_max: u8,
-    /// Programs that all containers have in `/usr/local/bin`, by name.
-    pub programs: BTreeMap<String, PathBuf>,
+    /// The last byte of the node's own address.
+    pub own: u8,
+    /// Files and folders of this machine that all containers have, by their places there.
+    pub files: BTreeMap<PathBuf, PathBuf>,
+    /// Files that containers of an image have beside, in place of those of the same place, by the
+    /// image's name without registry and tag.
+    pub image_files: BTreeMap<String, BTreeMap<PathBuf, PathBuf>>,
     /// Programs that images start, by image: as a pod writes it, or only its name.
     pub images: BTreeMap<String, String>,
     /// Length of a second in the periods and delays of probes. Time limits of probes are real.
     pub probe_second: Duration,
+}
+
+impl NodeSettings {
+    /// The node's own address, where its pods ask for names.
+    fn address(&self) -> Ipv4Addr {
+        let [a, b, c] = self.network;
+        Ipv4Addr::new(a, b, c, self.own)
+    }
 }
 
 /// Parts that all pods of a node share.
@@ -89,7 +105,9 @@ impl Node {
 /// Without a usable kubeconfig, and when the node cannot be registered.
 pub async fn run(settings: NodeSettings) -> Result<Infallible, Box<dyn std::error::Error>> {
     let cluster = Cluster::connect(Some(&settings.kubeconfig)).await?;
+    names::serve(&settings, cluster.clone()).await?;
     register(&cluster.api, &settings).await?;
+    tokio::spawn(heartbeat::beat(cluster.api.clone(), settings.name.clone()));
     println!("node {}", settings.name);
     let addresses = Addresses::new(settings.network, settings.first, settings.pods_max);
     let node = Node { settings, api: cluster.api, addresses: Mutex::new(addresses) };
@@ -117,11 +135,10 @@ async fn register(api: &Api, settings: &NodeSettings) -> Result<(), ApiError> {
         } },
     });
     api.apply(&path, MANAGER, node.to_string().into()).await?;
-    let [a, b, c] = settings.network;
     node["status"] = json!({
         "capacity": room,
         "allocatable": room,
-        "addresses": [{ "type": "InternalIP", "address": format!("{a}.{b}.{c}.{BRIDGE}") }],
+        "addresses": [{ "type": "InternalIP", "address": settings.address() }],
         "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }],
     });
     api.apply(&format!("{path}/status"), MANAGER, node.to_string().into()).await.map(drop)

@@ -5,6 +5,7 @@ use super::container::{ContainerRunner, PodPlace, Restart, now};
 use super::environment::{items, text};
 use super::network::PodNetwork;
 use super::status::{ContainerState, is_sidecar, pod_status};
+use super::volumes::Mount;
 use super::{MANAGER, Node, RETRY};
 use serde_json::{Value, json};
 use stator_kube::{ApiError, PODS};
@@ -117,7 +118,10 @@ impl PodRunner {
         let network = self.network.as_ref().expect("it was just made");
         let (address, file, folder) = (network.address, network.file(), self.folder());
         let volumes = super::volumes::prepare(&self.node, &self.pod, address, &folder).await?;
-        Ok(PodPlace { pod: self.pod.clone(), address, network: file, folder, volumes })
+        let names = super::names::files(&self.node, &self.pod, address, &folder);
+        let names = names.map_err(|error| format!("names: {error}"))?;
+        let names = names.map(|(from, to)| Mount { from, to });
+        Ok(PodPlace { pod: self.pod.clone(), address, network: file, folder, names, volumes })
     }
 
     fn folder(&self) -> std::path::PathBuf {

@@ -114,7 +114,7 @@ impl Probe {
                 _ if handler["tcpSocket"].is_object() => {
                     connect(&handler["tcpSocket"], target).await.map(drop)
                 }
-                _ => execute(&handler["exec"], target).await,
+                _ => execute(&handler["exec"], target.process).await,
             }
         };
         timeout(self.limit, probe).await.unwrap_or_else(|_| Err("timed out".to_owned()))
@@ -177,11 +177,11 @@ async fn health(said: &Value, target: Target<'_>) -> Result<(), String> {
     if is_serving { Ok(()) } else { Err(format!("not serving: {body:?}")) }
 }
 
-/// Runs a command in the namespaces of the container.
-async fn execute(said: &Value, target: Target<'_>) -> Result<(), String> {
+/// Runs a command in the namespaces of the container whose process this is.
+pub(super) async fn execute(said: &Value, process: u32) -> Result<(), String> {
     let mut command = Command::new("nsenter");
     command.args(["--mount", "--net", "--root", "--wd", "--target"]);
-    command.arg(target.process.to_string()).args(items(said, "command").map(text));
+    command.arg(process.to_string()).args(items(said, "command").map(text));
     run(&mut command).await.map_err(|error| error.to_string())
 }
 
