@@ -38,7 +38,7 @@ use stator_runtime::metrics::Metrics;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
-use tasks::Tasks;
+use tasks::{Drain, Tasks};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -211,7 +211,8 @@ async fn launch(
         ended: admin.end,
     };
     log_start(&record);
-    let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
+    let drain = Drain { timeout: settings.drain_timeout, outlive: settings.outlive };
+    let task = tokio::spawn(tasks.until(shutdown, drain));
     Ok(Running { record, metrics_address: admin.address, task })
 }
 

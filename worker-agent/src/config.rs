@@ -119,6 +119,8 @@ pub struct AgentSettings {
     pub max_requests_per_stream: usize,
     /// Longest wait for running requests at shutdown.
     pub drain_timeout: Duration,
+    /// Address of a process that needs the engine until its own end.
+    pub outlive: Option<SocketAddr>,
 }
 
 impl TryFrom<AgentArgs> for AgentSettings {
@@ -192,6 +194,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             prefill_silence,
             max_requests_per_stream: planes.max_requests_per_stream as usize,
             drain_timeout: Duration::from_secs(planes.drain_timeout_s),
+            outlive: planes.outlive,
         })
     }
 }

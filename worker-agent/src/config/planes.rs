@@ -99,6 +99,12 @@ pub struct PlaneArgs {
     /// Longest wait for running requests at shutdown, in seconds, 0 to 86400.
     #[arg(long, env = "STATOR_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S")]
     pub drain_timeout_s: u64,
+
+    /// Address of a process that sends requests to the engine by itself, for example a sidecar's
+    /// metrics port. At shutdown the engine stays until nobody listens there, at most for
+    /// --drain-timeout-s.
+    #[arg(long, env = "STATOR_OUTLIVE", value_name = "ADDRESS")]
+    pub outlive: Option<SocketAddr>,
 }
 
 /// Address of the request plane.
