@@ -106,6 +106,14 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub prefill_timeout_ms: u64,
 
+    /// Compute prompts for the proxies beside decode engines: a request may ask that the KV of its
+    /// prompt be kept for another engine. Of what hands KV over, that wish alone passes. Needs
+    /// `connector` to be `nixlv2`.
+    #[arg(long, env = "STATOR_SERVE_PREFILL", default_value_t = false, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
+          value_name = "BOOL")]
+    pub serve_prefill: bool,
+
     /// Number of times that a prefill engine is asked again if it cannot be reached or answers
     /// 502, 503 or 504, within `prefill-timeout-ms` and where decode waits for its answer.
     #[arg(long, env = "STATOR_PREFILL_MAX_RETRIES", default_value_t = 0, value_name = "N",

@@ -51,6 +51,8 @@ pub(crate) struct PrefillSettings {
     pub allow: AllowList,
     pub sampling: bool,
     pub fallback: bool,
+    /// Whether prompts are computed here for decode engines elsewhere.
+    pub serves: bool,
     /// Longest wait for the prompt and its KV.
     pub timeout: Duration,
     pub retries: u32,
@@ -126,6 +128,7 @@ impl TryFrom<SidecarArgs> for DirectSettings {
                 allow,
                 sampling: direct.llmd.enable_prefiller_sampling.unwrap_or(direct.prefill_sampling),
                 fallback: direct.prefill_fallback,
+                serves: direct.serve_prefill,
                 timeout: direct.moriio.timeout(connector, timeout),
                 retries: direct.prefill_max_retries,
                 backoff: direct.prefill_retry_backoff,
@@ -190,6 +193,10 @@ fn check_effects(direct: &DirectArgs, faults: &mut Vec<String>) {
     }
     if direct.ec_connector.is_none() && direct.encode_timeout_ms != ENCODE_TIMEOUT_MS {
         faults.push("encode-timeout-ms: it has no effect without ec-connector".to_owned());
+    }
+    if direct.serve_prefill && direct.connector != Connector::Nixlv2 {
+        let connector = direct.connector.name();
+        faults.push(format!("serve-prefill: it has no effect with connector={connector}"));
     }
     if direct.engine_ca_file.is_some() && direct.enable_tls.is_empty() {
         faults.push("engine-ca-file: it has no effect without enable-tls".to_owned());

@@ -27,8 +27,8 @@ use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
-use stator_body::{Api, FormError, FormScreen};
-use stator_handover::Connector;
+use stator_body::{Api, FormError, FormScreen, Object};
+use stator_handover::{Connector, KV_PARAMETERS, nixl};
 use stator_protos::header::KV_HOLDERS;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ use tracing::{Instrument, Span};
 const STATUS_GONE: u16 = 499;
 /// This proxy's own path; all others are the engine's.
 const HEALTH: &str = "/healthz";
+/// Path that says whether this proxy runs, whatever its engine does.
+const LIVE: &str = "/live";
 
 /// Answers requests.
 pub(crate) struct Sidecar {
@@ -102,7 +104,7 @@ impl Sidecar {
 
     /// Whether a request asks how this proxy does; all other paths are the engine's.
     pub(crate) fn is_probe(exchange: &Exchange) -> bool {
-        exchange.path() == HEALTH && exchange.method() == Method::GET
+        [HEALTH, LIVE].contains(&exchange.path()) && exchange.method() == Method::GET
     }
 
     /// Phases and deadlines of the proxy's end.
@@ -245,12 +247,18 @@ impl Sidecar {
     /// A body without the fields that may not reach the engine.
     fn screened(&self, body: Bytes) -> Result<Bytes, ApiError> {
         let length = body.len();
+        let is_kept = self.handover.settings.serves && wants_kept(&body);
         let screened = self.settings.passage.screen(body, &self.metrics.fields_removed);
         let screened = screened.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
-        if screened.len() != length {
+        if screened.len() != length && !is_kept {
             self.metrics.stripped.inc();
         }
-        Ok(screened)
+        Ok(match Object::parse(&screened) {
+            Ok(object) if is_kept => {
+                object.edit().set(KV_PARAMETERS, nixl::PREFILL).finish().into()
+            }
+            _ => screened,
+        })
     }
 
     fn onward(&self, exchange: &Exchange, body: Option<&Bytes>) -> RequestHeader {
@@ -332,6 +340,7 @@ impl Sidecar {
     async fn health(&self, exchange: &mut Exchange) {
         let unready = StatusCode::SERVICE_UNAVAILABLE;
         let (status, body) = match self.door.full() {
+            _ if exchange.path() == LIVE => (StatusCode::OK, r#"{"status":"live"}"#.to_owned()),
             _ if self.readiness.get() => (StatusCode::OK, r#"{"status":"ready"}"#.to_owned()),
             Some(what) => (unready, format!(r#"{{"status":"full","of":"{what}"}}"#)),
             None => (unready, r#"{"status":"draining"}"#.to_owned()),
@@ -465,4 +474,12 @@ impl Help {
 fn is_upload(head: &RequestHeader) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     kind.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
+}
+
+/// Whether a request asks that the KV of its prompt be kept for another engine.
+fn wants_kept(body: &[u8]) -> bool {
+    let object = Object::parse(body).ok();
+    let told = object.and_then(|object| object.get(KV_PARAMETERS));
+    let told = told.and_then(|told| serde_json::from_slice::<serde_json::Value>(told).ok());
+    told.is_some_and(|told| told["do_remote_decode"] == true)
 }

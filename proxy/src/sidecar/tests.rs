@@ -3,6 +3,8 @@
 use super::metrics::Header;
 use super::testkit::Proxy;
 use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, soon};
+use serde_json::Value;
+use stator_handover::nixl;
 
 #[tokio::test]
 async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
@@ -34,6 +36,24 @@ async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
 }
 
 #[tokio::test]
+async fn beside_a_prefill_engine_the_wish_to_keep_a_prompt_passes_and_nothing_with_it() {
+    let engine = Engine::start().await;
+    let json = |text: &str| -> Value { serde_json::from_str(text).expect("JSON") };
+    let wish = r#"{"prompt":"p","kv_transfer_params":{"do_remote_decode":true,"remote_host":"a"}}"#;
+    let other = wish.replace("do_remote_decode", "do_remote_prefill");
+    for (flag, expected) in [("--serve-prefill=false", "null"), ("--serve-prefill", nixl::PREFILL)]
+    {
+        let proxy = Proxy::start(&[&engine], &[flag]).await;
+        let _client = proxy.post("/v1/completions", "", wish).await;
+        let asked = engine.asked().await;
+        assert_eq!(json(&asked.body)["kv_transfer_params"], json(expected));
+        let _client = proxy.post("/v1/completions", "", &other).await;
+        let asked = engine.asked().await;
+        assert_eq!(json(&asked.body), json(r#"{"prompt":"p"}"#));
+    }
+}
+
+#[tokio::test]
 async fn connections_are_kept_on_both_sides() {
     let engine = Engine::start().await;
     let proxy = Proxy::start(&[&engine], &[]).await;
@@ -46,6 +66,16 @@ async fn connections_are_kept_on_both_sides() {
         client.post("/v1/completions", "", BODY).await;
         assert!(asked.read().await, "the same connection is used");
     }
+}
+
+#[tokio::test]
+async fn a_probe_of_life_is_answered_whatever_the_engine_does() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut probe = Peer::connect(proxy.address).await;
+    probe.write("GET /live HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    assert!(probe.read().await);
+    assert_eq!((probe.status(), probe.body.as_str()), (200, r#"{"status":"live"}"#));
 }
 
 #[tokio::test]
