@@ -14,6 +14,7 @@ mod complete;
 mod decode;
 mod decode_flow;
 mod document;
+mod dynamo;
 #[cfg(test)]
 mod examples_tests;
 mod explain;
@@ -92,6 +93,7 @@ pub fn load(text: &str, options: LoadOptions) -> Result<LoadedConfig, InvalidCon
     let findings = Findings::new(options.lenient);
     tree.report_duplicates("", &findings);
     let mut document = decode::document(&tree, &findings);
+    dynamo::split_prompts(&mut document);
     let left_out = resolve::types(&mut document, options.allow_experimental, &findings);
     migrate::parameters(&mut document, &findings);
     resolve::resolve(&mut document, &left_out, &findings);

@@ -157,6 +157,7 @@ pub(crate) const KINDS: &[PluginKind] = &[
     kind("p2p-source-producer", &[Producer], producers::p2p::p2p_source).needs(&[PREFIX]).alpha(),
     kind("passthrough-parser", &[Parser], settings::plain),
     kind("pd-profile-handler", &[ProfileHandler], handlers::disagg::pd).deprecated(),
+    kind("peer-label-filter", &[Filter], filters::labels::peer_label),
     kind("precise-prefix-cache-producer", &[Producer], settings::precise_producer).needs(&[TOKENS]),
     kind("precise-prefix-cache-scorer", &[Scorer, Producer], prefix::precise_prefix_cache)
         .needs(&[TOKENS])

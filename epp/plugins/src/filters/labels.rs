@@ -3,6 +3,7 @@
 
 use super::filter;
 use crate::context::BuildContext;
+use crate::location::PeerEndpoint;
 use crate::params::Params;
 use stator_epp_scheduler::plugin::{Filter, Moment, PluginParts};
 use stator_epp_scheduler::{Candidate, LabelSelector, LabelTest, Request, Requirement};
@@ -35,6 +36,13 @@ pub(crate) fn by_label(params: &mut Params<'_>, _: &mut BuildContext) -> PluginP
         params.wrong("validValues", "is required unless allowsNoLabel is true");
     }
     filter(by_label)
+}
+
+/// `peer-label-filter`: keeps endpoints whose `label` has the value that it has at the endpoint which
+/// an earlier profile chose for the request. All are kept if no profile chose before, or if that
+/// endpoint has no such label.
+pub(crate) fn peer_label(params: &mut Params<'_>, context: &mut BuildContext) -> PluginParts {
+    filter(PeerLabel { label: params.required_text("label"), peer: context.peer.clone() })
 }
 
 #[derive(Clone, Copy)]
@@ -105,8 +113,24 @@ impl Filter for ByLabel {
     }
 }
 
+struct PeerLabel {
+    label: String,
+    peer: PeerEndpoint,
+}
+
+impl Filter for PeerLabel {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
+        let peer = self.peer.0.lock();
+        if let Some(value) = peer.as_ref().and_then(|peer| peer.label(&self.label)) {
+            candidates.retain(|candidate| candidate.endpoint.label(&self.label) == Some(value));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::PeerLabel;
+    use crate::location::PeerEndpoint;
     use crate::testing::{Fleet, check_errors, kept, made};
     use serde_json::{Value, json};
     use stator_epp_scheduler::Request;
@@ -141,6 +165,22 @@ mod tests {
         check("by-label", json!({"label": "tier", "validValues": ["iron"]}), &[1]);
         let allowed = json!({"label": "tier", "validValues": ["iron"], "allowsNoLabel": true});
         check("by-label", allowed, &[1, 2]);
+    }
+
+    #[test]
+    fn an_endpoint_of_the_peers_kind_is_kept() {
+        let fleet = Fleet::labelled(&[&[("revision", "a")], &[("revision", "b")], &[]]);
+        let check = |chosen: Option<usize>, wanted: &[u64]| {
+            let peer = PeerEndpoint::default();
+            let candidates = fleet.candidates();
+            *peer.0.lock() = chosen.map(|at| candidates[at].endpoint.clone());
+            let filter = PeerLabel { label: "revision".to_owned(), peer };
+            assert_eq!(kept(&filter, &Request::default(), candidates), wanted);
+        };
+        check(None, &[0, 1, 2]);
+        check(Some(1), &[1]);
+        check(Some(2), &[0, 1, 2]);
+        check_errors("peer-label-filter", json!({}), &["label: is required"]);
     }
 
     #[test]
