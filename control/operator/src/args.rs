@@ -14,12 +14,18 @@ pub struct OperatorArgs {
     pub substitutes: SubstituteArgs,
 
     /// Leave containers as the manifest has them, so that they run Dynamo's own programs.
-    #[arg(long, env = "STATOR_KEEP_MODULES")]
+    #[arg(long, global = true, env = "STATOR_KEEP_MODULES")]
     pub keep_modules: bool,
 
     /// Secrets for registries that the pods of all graphs get, comma-separated. A pod whose annotation
     /// `nvidia.com/disable-image-pull-secret-discovery` is `true` gets none.
-    #[arg(long, env = "STATOR_PULL_SECRETS", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long,
+        global = true,
+        env = "STATOR_PULL_SECRETS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub pull_secrets: Vec<String>,
 
     /// Action to take.

@@ -112,8 +112,11 @@ fn definition(mut kind: KindTable) -> Value {
     // There is no conversion in the API server: what is stored keeps the form it was written in.
     if let [old, stored] = &mut kind.versions[..] {
         add_older(&mut stored.spec, &old.spec);
-        if let (Some(stored), Some(old)) = (&mut stored.status, &old.status) {
+        if let (Some(stored), Some(old)) = (&mut stored.status, &mut old.status) {
             add_older(stored, old);
+            // The operator writes the newer form, which the API server has to be able to read in the
+            // older one too: it compares who set what in the form in which somebody applied it.
+            old["x-kubernetes-preserve-unknown-fields"] = true.into();
         }
     }
     let is_scaled = kind.short == "dgdsa";

@@ -204,6 +204,8 @@ spec:
         assert!(args.iter().any(|known| known == word), "{word} is not in {args:?}");
     }
     assert!(pod["metadata"]["annotations"].get(instance::PLANNER).is_none());
+    let ready = &pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"];
+    assert_eq!(ready, "metrics", "the port of {args:?} is probed");
 }
 
 #[test]

@@ -14,8 +14,10 @@ const DIRECT: &str = "dynamo.frontend direct";
 const PICKER: &str = "dynamo.epp";
 /// Engines that agents start on several nodes.
 const SPANNING: [&str; 2] = ["vllm", "sglang"];
-/// Port of an engine behind a sidecar.
-const ENGINE_PORT: &str = "--engine-port=8200";
+/// Words of an agent whose engine is behind a sidecar: the engine's port, the sidecar's metrics port
+/// that closes last, and the time that a sidecar may take to end.
+const BEHIND_SIDECAR: [&str; 3] =
+    ["--engine-port=8200", "--outlive=127.0.0.1:9091", "--drain-timeout-s=45"];
 /// Fields of the pod that agents have in their environment.
 const POD_FIELDS: [(&str, &str); 3] =
     [("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"), ("POD_UID", "metadata.uid")];
@@ -53,14 +55,22 @@ pub(crate) fn translate_pod(template: &Value, place: &PodPlace<'_>) -> (Value, V
         line.take(&launch.words);
         line.take_environment();
         match module.role.as_deref() {
-            Some("agent") if is_behind_sidecar && engine != Some("sim") => line.add(ENGINE_PORT),
+            Some("agent") if is_behind_sidecar && engine != Some("sim") => {
+                BEHIND_SIDECAR.iter().for_each(|word| line.add(word));
+            }
             Some("sidecar") if engine == Some("sglang") => line.add("--connector=sglang"),
+            // Sidecars of decode workers ask it for prompts.
+            Some("sidecar") if place.kind == Some(ComponentType::Prefill) => {
+                line.add("--serve-prefill");
+            }
             _ => {}
         }
         let (role, words, lost) = line.finish();
         notes.extend(lost.into_iter().map(note));
-        if role == "agent" {
-            add_pod_fields(container);
+        match role.as_str() {
+            "agent" => add_pod_fields(container),
+            "planner" => probe_at_metrics(container),
+            _ => {}
         }
         container["command"] = json!(["stator"]);
         container["args"] = [role].into_iter().chain(words).collect();
@@ -116,6 +126,17 @@ fn rule<'l>(
         return lost("on several nodes it stays as it is: agents start vLLM and SGLang there");
     }
     Ok((module, launch))
+}
+
+/// Probes the port for metrics, which is the only one that a planner of ours has.
+fn probe_at_metrics(container: &mut Value) {
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        if let Some(port) = container.pointer_mut(&format!("/{probe}/httpGet/port"))
+            && *port == "system"
+        {
+            *port = "metrics".into();
+        }
+    }
 }
 
 fn add_pod_fields(container: &mut Value) {

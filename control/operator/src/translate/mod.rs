@@ -22,14 +22,14 @@ use std::collections::BTreeMap;
 pub struct SubstituteArgs {
     /// Images that stand in for a manifest's, `MANIFEST=OURS`; several with commas. Without one a
     /// container that runs a role of stator keeps its image, which then must have the program `stator`.
-    #[arg(long, env = "STATOR_IMAGES", value_name = "IMAGE=IMAGE", value_delimiter = ',',
-          value_parser = pair)]
+    #[arg(long, global = true, env = "STATOR_IMAGES", value_name = "IMAGE=IMAGE",
+          value_delimiter = ',', value_parser = pair)]
     pub images: Vec<(String, String)>,
 
     /// Folders of models that manifests call by their name on a hub, `NAME=FOLDER`; several with
     /// commas. Agents read a model's tokenizer from its folder.
-    #[arg(long, env = "STATOR_MODELS", value_name = "NAME=FOLDER", value_delimiter = ',',
-          value_parser = pair)]
+    #[arg(long, global = true, env = "STATOR_MODELS", value_name = "NAME=FOLDER",
+          value_delimiter = ',', value_parser = pair)]
     pub models: Vec<(String, String)>,
 }
 

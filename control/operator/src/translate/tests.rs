@@ -129,6 +129,9 @@ fn a_frontend_beside_an_engine_is_its_door() {
     let (pod, lost) = pod(ComponentType::Decode, json!([main, door]), &[]);
     let [main, door] = [0, 1].map(|at| pod["spec"]["containers"][at].clone());
     assert!(has(&main, "--engine-port=8200") && door["args"][0] == "sidecar", "{pod:#}");
+    // Each has a port for metrics, and the engine stays until the sidecar's is closed.
+    assert!(has(&main, "--metrics-port=9090") && has(&main, "--outlive=127.0.0.1:9091"), "{pod:#}");
+    assert!(has(&door, "--metrics-port=9091"), "{pod:#}");
     assert!(has(&door, "--engine-port=8200") && has(&door, "--connector=sglang"), "{pod:#}");
     assert_eq!(lost, [""; 0]);
 }
@@ -137,8 +140,16 @@ fn a_frontend_beside_an_engine_is_its_door() {
 fn the_picker_keeps_its_arguments() {
     let main = json!({ "image": "i", "args": ["--pool-name", "p", "-v", "4"], "env": [{ "name": "DYN_KV_CACHE_BLOCK_SIZE", "value": "32" }] });
     let (picker, _) = check(ComponentType::Epp, main, &[]);
-    let words =
-        json!(["epp", "--agent-port=7000", "--pool-name", "p", "-v", "4", "--block-size=32"]);
+    let words = json!([
+        "epp",
+        "--agent-port=7000",
+        "--shutdown-delay=20s",
+        "--pool-name",
+        "p",
+        "-v",
+        "4",
+        "--block-size=32"
+    ]);
     assert_eq!(picker["args"], words);
 }
 
