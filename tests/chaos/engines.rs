@@ -8,7 +8,7 @@ use stator_tests::within;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The program of an engine that is a process: `tests/src/bin/chaos_engine.rs`.
+/// The program of an engine that is a process: `tests/src/bin/chaos_engine`.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_chaos_engine");
 /// The model that it stands for.
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/tiny-model");

@@ -18,12 +18,32 @@ pub(crate) struct GraphBed<'a> {
 impl<'a> GraphBed<'a> {
     /// Installs the definitions and the operator, as its manifest has it.
     pub(crate) async fn new(cluster: &'a PodCluster) -> Self {
+        Self::with(cluster, &[], &[]).await
+    }
+
+    /// The same, with images and models that stand in for those of manifests.
+    pub(crate) async fn with(
+        cluster: &'a PodCluster,
+        images: &[(&str, &str)],
+        models: &[(&str, &str)],
+    ) -> Self {
         let definitions = Command::new(binary()).args(["operator", "crds"]).output().unwrap();
         for definition in documents(&String::from_utf8(definitions.stdout).unwrap()) {
             cluster.cluster().define(&serde_yaml_ng::to_string(&definition).unwrap()).await;
         }
         let space = cluster.space().await;
-        for object in documents(OPERATOR) {
+        let pairs = |all: &[(&str, &str)]| {
+            all.iter().map(|(from, to)| format!("{from}={to}")).collect::<Vec<_>>().join(",")
+        };
+        for mut object in documents(OPERATOR) {
+            if object["kind"] == "Deployment" && !images.is_empty() {
+                let operator = &mut object["spec"]["template"]["spec"]["containers"][0];
+                let env = operator["env"].as_array_mut().unwrap();
+                env.retain(|variable| variable["name"] != "STATOR_IMAGES");
+                for (name, all) in [("STATOR_IMAGES", images), ("STATOR_MODELS", models)] {
+                    env.push(json!({ "name": name, "value": pairs(all) }));
+                }
+            }
             space.namespace.apply(object).await;
         }
         Self { space }
