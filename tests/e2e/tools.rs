@@ -315,3 +315,51 @@ async fn a_form_begins_where_thoughts_end_whatever_the_form_is() {
         assert!(message["reasoning_content"].is_null(), "{answer}");
     }
 }
+
+#[tokio::test]
+async fn a_call_that_was_cut_does_not_end_a_conversation() {
+    let up = up(&["--workers=1"]).await;
+    let cut = r#"{"path": "a.txt", "text": "hel"#;
+    let chat = json!({"model": MODEL, "max_tokens": 2, "messages": [
+        {"role": "user", "content": "Write a file."},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function",
+            "function": {"name": "f", "arguments": cut}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "the arguments are no JSON"}]});
+    let response = json!({"model": MODEL, "max_output_tokens": 2, "input": [
+        {"role": "user", "content": "Write a file."},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": cut},
+        {"type": "function_call_output", "call_id": "c", "output": "the arguments are no JSON"}]});
+    // Clients of Messages read what came as far as it goes.
+    let message = json!({"model": MODEL, "max_tokens": 2, "messages": [
+        {"role": "user", "content": "Write a file."},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "c", "name": "f", "input": {"path": "a.txt"}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c", "content": "no JSON", "is_error": true}]}]});
+    for (path, mut body) in
+        [("/v1/chat/completions", chat), ("/v1/responses", response), ("/v1/messages", message)]
+    {
+        for broken in [None, Some("look here")] {
+            if let Some(text) = broken {
+                let text = body.to_string().replace(&cut.replace('"', "\\\""), text);
+                body = serde_json::from_str(&text).expect("JSON");
+            }
+            let answer = up.client.post(path, &body).await;
+            assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_whose_call_was_cut_is_json() {
+    let up = up(&["--workers=1"]).await;
+    let text = json!({"type": "object", "additionalProperties": false, "required": ["text"],
+        "properties": {"text": {"type": "string", "minLength": 200}}});
+    let body = json!({"model": MODEL, "max_tokens": 40, "temperature": 0,
+        "messages": [{"role": "user", "content": "Write a file."}],
+        "tools": [{"name": "f", "input_schema": text}], "tool_choice": {"type": "tool", "name": "f"}});
+    let answer = up.client.post("/v1/messages", &body).await.json();
+    assert_eq!(answer["stop_reason"], "max_tokens", "{answer}");
+    let call = &answer["content"][0];
+    assert_eq!((&call["type"], call["input"].is_object()), (&json!("tool_use"), true), "{answer}");
+}

@@ -21,6 +21,7 @@ pub mod kserve;
 pub mod object;
 pub mod openai;
 pub mod pooled;
+pub mod partial_json;
 pub mod request;
 pub mod responses;
 pub mod steering;

@@ -3,6 +3,7 @@
 use minijinja::value::Value;
 use stator_api::conversation::{Content, Conversation, Message, Role};
 use stator_api::json::Json;
+use stator_api::partial_json;
 use std::borrow::Cow;
 
 /// Abilities of a template, found out when it is loaded.
@@ -12,6 +13,8 @@ pub(crate) struct TemplateDialect {
     pub(crate) parts: bool,
     /// It knows the role `developer`; otherwise such messages are `system`'s.
     pub(crate) developer: bool,
+    /// It wants arguments of calls to be objects, also those that are none.
+    pub(crate) object_arguments: bool,
 }
 
 /// The messages. `open` is added to the end of the last text of the last message.
@@ -89,7 +92,7 @@ fn message_value(message: &Message<'_>, dialect: TemplateDialect, open: Option<&
     // Templates take another branch where there are calls, and look at the key alone.
     let extra = message.extra.iter().filter(|(key, value)| key != "tool_calls" || !no_calls(value));
     let extra = extra.map(|(key, value)| match &**key {
-        "tool_calls" => ("tool_calls", tool_calls(value)),
+        "tool_calls" => ("tool_calls", tool_calls(value, dialect)),
         key => (key, json(value)),
     });
     // Thoughts have two names, and a template knows one of them.
@@ -130,14 +133,24 @@ fn is_empty(value: &Json<'_>) -> bool {
     matches!(value, Json::Array(items) if items.is_empty())
 }
 
+/// Whether a call of the conversation has arguments that are no object.
+pub(crate) fn has_broken_arguments(messages: &[Message<'_>]) -> bool {
+    let extra = messages.iter().flat_map(|message| &message.extra);
+    let lists = extra.filter(|(name, _)| name == "tool_calls").map(|(_, calls)| calls);
+    let calls =
+        lists.flat_map(|calls| if let Json::Array(calls) = calls { &calls[..] } else { &[] });
+    let mut arguments = calls.filter_map(|call| call.get("function")?.get("arguments")?.as_str());
+    arguments.any(|text| !text.trim().is_empty() && !partial_json::is_object(text))
+}
+
 /// Tool calls with their arguments as objects: the API sends them as JSON in a string, templates
-/// expect what is in it. A string that is not an object stays a string.
-fn tool_calls(calls: &Json<'_>) -> Value {
+/// expect what is in it. A string that is not an object stays a string, if the template takes that.
+fn tool_calls(calls: &Json<'_>, dialect: TemplateDialect) -> Value {
     let Json::Array(calls) = calls else { return json(calls) };
     let call = |call: &Json<'_>| match call {
         Json::Object(members) => {
             Value::from_pairs(members.iter().map(|(key, value)| match (&**key, value) {
-                ("function", Json::Object(function)) => (&**key, function_value(function)),
+                ("function", Json::Object(function)) => (&**key, function_value(function, dialect)),
                 _ => (&**key, json(value)),
             }))
         }
@@ -146,12 +159,13 @@ fn tool_calls(calls: &Json<'_>) -> Value {
     Value::from(calls.iter().map(call).collect::<Vec<_>>())
 }
 
-fn function_value(members: &[(Cow<'_, str>, Json<'_>)]) -> Value {
+fn function_value(members: &[(Cow<'_, str>, Json<'_>)], dialect: TemplateDialect) -> Value {
     Value::from_pairs(members.iter().map(|(key, value)| {
         let value = match (&**key, value) {
             ("arguments", Json::Str(text)) => match serde_json::from_str::<Json<'_>>(text) {
                 Ok(arguments @ Json::Object(_)) => json(&arguments),
                 _ if text.trim().is_empty() => json(&Json::Object(Vec::new())),
+                _ if dialect.object_arguments => json(&partial_json::arguments(text)),
                 _ => json(value),
             },
             _ => json(value),

@@ -77,7 +77,7 @@ impl ChatTemplate {
             default.ok_or("there are several chat templates and none is named \"default\"")?;
         let special_tokens =
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
-        let dialect = TemplateDialect { parts: false, developer };
+        let dialect = TemplateDialect { parts: false, developer, object_arguments: false };
         let environment = environment();
         let mut this =
             Self { environment, default, tool_use, dialect, thinking, clock, special_tokens };
@@ -101,11 +101,20 @@ impl ChatTemplate {
         if open.is_some() && last.is_none() {
             return Err(PromptError::NothingToContinue);
         }
-        let text = budget::for_input(context::size_bytes(conversation), || {
-            let messages = context::messages(&conversation.messages, self.dialect, open);
-            self.render_values(conversation, messages, now)
-        })
-        .map_err(|error| refusal(&error))?;
+        let rendered = |dialect| {
+            budget::for_input(context::size_bytes(conversation), || {
+                let messages = context::messages(&conversation.messages, dialect, open);
+                self.render_values(conversation, messages, now)
+            })
+        };
+        let text = match rendered(self.dialect) {
+            // The model wrote them, or its bound cut them: the conversation goes on all the same.
+            Err(_) if context::has_broken_arguments(&conversation.messages) => {
+                rendered(TemplateDialect { object_arguments: true, ..self.dialect })
+            }
+            rendered => rendered,
+        };
+        let text = text.map_err(|error| refusal(&error))?;
         match open.zip(last) {
             Some((tag, last)) => reopen(text, tag, last),
             None => Ok(text),

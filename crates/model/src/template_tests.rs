@@ -148,3 +148,26 @@ fn generation_tags_keep_their_whitespace_control() {
     );
     assert_eq!(replace_generation_tags("none {% here"), "none {% here");
 }
+
+#[test]
+fn a_call_whose_arguments_are_no_object_is_rendered_by_any_template() {
+    const PRINTS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}";
+    const LISTS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v }};{% endfor %}{% endfor %}{% endfor %}";
+    const CALLS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}{% endfor %}{% endfor %}";
+    let check = |source: &str, arguments: &str, expected: &str| {
+        let body = serde_json::json!({"model": "m", "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function",
+                "function": {"name": "f", "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "invalid JSON"}]});
+        let rendered = render(&template(source), &body.to_string(), UNIX_EPOCH);
+        assert_eq!(rendered.as_deref(), Ok(expected), "{source} {arguments}");
+    };
+    let cut = r#"{"path":"a.txt","text":"hel"#;
+    check(PRINTS, cut, cut);
+    for source in [LISTS, CALLS] {
+        check(source, cut, "path=a.txt;text=hel;");
+        check(source, "look here", "arguments=look here;");
+        check(source, r#"{"a":1}"#, "a=1;");
+    }
+}

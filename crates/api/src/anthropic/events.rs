@@ -7,6 +7,7 @@ use super::error::push_error;
 use crate::delta::{Delta, FinishReason, Identity, ToolCallDelta, Usage};
 use crate::openai::ApiError;
 use crate::openai::escape::{push_escaped, push_int, push_json_str};
+use crate::partial_json;
 
 /// The block that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,8 +209,12 @@ pub fn push_message(
         push_call_head(out, Some(call));
         // An object is an object here, and text of one in the delta.
         match call.arguments.trim() {
-            "" => out.extend_from_slice(b"{}"),
-            arguments => out.extend_from_slice(arguments.as_bytes()),
+            arguments if partial_json::is_object(arguments) => {
+                out.extend_from_slice(arguments.as_bytes());
+            }
+            // A call that was cut, or that the model wrote wrong.
+            arguments => serde_json::to_writer(&mut *out, &partial_json::arguments(arguments))
+                .expect("JSON that was read can be written"),
         }
         out.push(b'}');
     }

@@ -1,0 +1,134 @@
+//! Arguments of calls that are no JSON object: cut by `max_tokens`, or written wrong by the model.
+
+use crate::json::Json;
+use std::borrow::Cow;
+
+/// The member that holds a text of which no object can be made.
+const WHOLE_TEXT: &str = "arguments";
+/// Deepest nesting that is completed.
+const DEPTH_MAX: usize = 64;
+
+/// The object that a text of arguments is, or begins. A cut object ends where its text ends; any
+/// other text is the one member of an object.
+pub fn arguments(text: &str) -> Json<'_> {
+    let object = |text: &str| match serde_json::from_str::<Json<'_>>(text) {
+        Ok(Json::Object(members)) => Some(owned(Json::Object(members))),
+        _ => None,
+    };
+    if let Ok(whole @ Json::Object(_)) = serde_json::from_str::<Json<'_>>(text) {
+        return whole;
+    }
+    if text.trim().is_empty() {
+        return Json::Object(Vec::new());
+    }
+    completions(text)
+        .iter()
+        .find_map(|text| object(text))
+        .unwrap_or_else(|| Json::Object(vec![(WHOLE_TEXT.into(), Json::Str(Cow::Borrowed(text)))]))
+}
+
+/// Whether a text is one JSON object.
+pub fn is_object(text: &str) -> bool {
+    matches!(serde_json::from_str::<Json<'_>>(text), Ok(Json::Object(_)))
+}
+
+/// Ways to complete a text that was cut: as a value, behind a name, or before a further member.
+fn completions(text: &str) -> Vec<String> {
+    let (mut closers, mut in_string, mut escape) = (Vec::new(), false, None::<usize>);
+    for (at, byte) in text.bytes().enumerate() {
+        match (in_string, byte) {
+            // The escape of a code unit has four digits behind its letter.
+            (true, b'u') if escape == Some(at) => escape = Some(at + 4),
+            (true, _) if escape.is_some_and(|end| at < end) => {}
+            (true, _) if escape == Some(at) => escape = None,
+            (true, b'\\') => escape = Some(at + 1),
+            (true, b'"') => in_string = false,
+            (true, _) => {}
+            (false, b'"') => in_string = true,
+            (false, b'{') => closers.push('}'),
+            (false, b'[') => closers.push(']'),
+            (false, b'}' | b']') => drop(closers.pop()),
+            (false, _) => {}
+        }
+        if closers.len() > DEPTH_MAX {
+            return Vec::new();
+        }
+    }
+    let mut begun = text.to_owned();
+    if in_string {
+        if escape.is_some() {
+            // Half an escape is nothing yet.
+            let start = begun.rfind('\\').unwrap_or(begun.len());
+            begun.truncate(start);
+        }
+        begun.push('"');
+    }
+    let closers: String = closers.iter().rev().collect();
+    let before_comma = begun.trim_end().trim_end_matches(',').to_owned();
+    let ends = [(&begun, ""), (&begun, "null"), (&begun, ":null"), (&before_comma, "")];
+    ends.map(|(begun, end)| format!("{begun}{end}{closers}")).into()
+}
+
+fn owned(value: Json<'_>) -> Json<'static> {
+    match value {
+        Json::Null => Json::Null,
+        Json::Bool(flag) => Json::Bool(flag),
+        Json::Int(number) => Json::Int(number),
+        Json::Uint(number) => Json::Uint(number),
+        Json::Float(number) => Json::Float(number),
+        Json::Str(text) => Json::Str(text.into_owned().into()),
+        Json::Array(items) => Json::Array(items.into_iter().map(owned).collect()),
+        Json::Object(members) => {
+            let member =
+                |(name, value): (Cow<'_, str>, Json<'_>)| (name.into_owned().into(), owned(value));
+            Json::Object(members.into_iter().map(member).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, expected: &str) {
+        let found = serde_json::to_string(&arguments(text)).expect("it can be written");
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn a_cut_object_ends_where_its_text_ends() {
+        check(r#"{"path":"a.txt","text":"hel"#, r#"{"path":"a.txt","text":"hel"}"#);
+        check(r#"{"a":[1,{"b":tr"#, r#"{"arguments":"{\"a\":[1,{\"b\":tr"}"#);
+        check(r#"{"a":[1,{"b":true"#, r#"{"a":[1,{"b":true}]}"#);
+        check(r#"{"a":1,"#, r#"{"a":1}"#);
+        check(r#"{"a":1,"b"#, r#"{"a":1,"b":null}"#);
+        check(r#"{"a":1,"b":"#, r#"{"a":1,"b":null}"#);
+        check(r#"{"a":"x\"#, r#"{"a":"x"}"#);
+        check(r#"{"a":"x\u00e"#, r#"{"a":"x"}"#);
+        check(r#"{"a":"x\u00e9"#, r#"{"a":"xé"}"#);
+        check("{", "{}");
+    }
+
+    #[test]
+    fn any_other_text_stays_as_it_is() {
+        check(r#"{"a": 1}"#, r#"{"a":1}"#);
+        check("  ", "{}");
+        check("look here", r#"{"arguments":"look here"}"#);
+        check("[1]", r#"{"arguments":"[1]"}"#);
+    }
+
+    proptest! {
+        /// Whatever the text: the outcome is an object. Of one that was cut no complete text is lost.
+        #[test]
+        fn there_is_always_an_object(text in ".{0,40}", value in ".{0,12}", cut: prop::sample::Index) {
+            prop_assert!(matches!(arguments(&text), Json::Object(_)));
+            let whole = serde_json::json!({"a": value, "b": {"c": [value]}}).to_string();
+            let cut = cut.index(whole.len() + 1);
+            if let Some(begun) = whole.get(..cut).filter(|begun| !begun.is_empty()) {
+                let Json::Object(members) = arguments(begun) else { panic!("an object") };
+                prop_assert!(members.iter().all(|(name, _)| name != WHOLE_TEXT), "{}", begun);
+            }
+        }
+    }
+}
