@@ -149,7 +149,7 @@ fn response(text: &[u8]) -> Result<Option<GenerateRequest<'_>>, ApiError> {
     if body.previous_response_id.is_some() {
         return Ok(None);
     }
-    let place = ResponsePlace { id: "", keeps: true };
+    let place = ResponsePlace { id: "", keeps: true, seal: None };
     Ok(Some(responses::check(body, &[], place, &notes)?.request))
 }
 

@@ -105,10 +105,15 @@ impl Exchange {
         self.trace = trace;
     }
 
-    /// Has the answer name fields of the request that change nothing.
+    /// Has the answer name fields of the request that change nothing, beside those named before.
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
+        let Some(fields) = fields else { return };
+        let before = self.ignored.as_ref().and_then(|before| before.to_str().ok());
+        let all = before.map_or_else(|| fields.into(), |before| format!("{before}, {fields}"));
         // Names that a client made up may be no text of a header.
-        self.ignored = fields.and_then(|fields| HeaderValue::from_str(fields).ok());
+        if let Ok(all) = HeaderValue::from_str(&all) {
+            self.ignored = Some(all);
+        }
     }
 
     /// Has a web page of this origin read the answer.

@@ -12,6 +12,7 @@ use http::HeaderMap;
 use ring::{hmac, pbkdf2};
 use stator_api::openai::ApiError;
 use stator_api::openai::options::check_cache_salt;
+use stator_api::responses::ThoughtSeal;
 use stator_protos::hash::name_hash;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
@@ -99,6 +100,20 @@ impl Account {
     ) -> Result<PrefixSpace, ApiError> {
         let tenant = tenant(headers)?;
         Ok(self.space(Parts { tenant, cache_salt, extension_salt }))
+    }
+
+    /// The key by which the thoughts of the account's answers are sealed for its clients.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a tenant that cannot be meant.
+    pub(crate) fn thought_seal(&self, headers: &HeaderMap) -> Result<ThoughtSeal, ApiError> {
+        let mut material = Vec::new();
+        // A list of two parts is no space's, which has three.
+        for part in [Some("sealed thoughts"), tenant(headers)?] {
+            push(&mut material, part);
+        }
+        Ok(ThoughtSeal::new(&tag(&hmac::Key::new(hmac::HMAC_SHA256, &self.root), &material)))
     }
 
     fn space(&self, parts: Parts<'_>) -> PrefixSpace {

@@ -172,6 +172,59 @@ def logprobs_are_included():
     assert 1 <= len(tokens) <= 3 and len(tokens[0].top_logprobs) == 2, tokens
 
 
+def sealed_thoughts_survive_a_stateless_round_trip():
+    sealed = ["reasoning.encrypted_content"]
+    thinks = {"reasoning": {"effort": "high"}, "store": False}
+    plain = ask(**thinks).output[0]
+    assert plain.type == "reasoning" and plain.encrypted_content is None, plain
+    answer = ask(include=sealed, **thinks)
+    item = answer.output[0]
+    assert item.encrypted_content and item.content[0].text == plain.content[0].text, item
+    events = list(ask(include=sealed, stream=True, **thinks))
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert done[0].encrypted_content == item.encrypted_content, done
+
+    def count(content, encrypted):
+        thoughts = {"type": "reasoning", "id": item.id, "summary": [], "content": content, "encrypted_content": encrypted}
+        turns = [{"role": "user", "content": question}, thoughts, {"role": "assistant", "content": "Yes."}]
+        return client.responses.input_tokens.count(model=model, input=turns).input_tokens
+
+    text = [{"type": "reasoning_text", "text": item.content[0].text}]
+    with_text, without = count(text, None), count([], None)
+    assert count([], item.encrypted_content) == with_text > without, (with_text, without)
+    # What cannot be opened is left out, and the answer says so.
+    foreign = item.encrypted_content[:-8] + "AAAAAAA="
+    assert count([], foreign) == without
+    turns = [{"role": "user", "content": question}, {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": foreign}]
+    raw = client.responses.with_raw_response.create(model=model, input=turns, max_output_tokens=2)
+    assert raw.headers["x-stator-ignored"] == "input[1].encrypted_content", raw.headers
+    # A stored response is read with them, too.
+    kept = ask(reasoning={"effort": "high"})
+    assert client.responses.retrieve(kept.id).output[0].encrypted_content is None
+    again = client.responses.retrieve(kept.id, include=sealed).output[0]
+    assert again.encrypted_content == item.encrypted_content, again
+
+
+def queries_are_obeyed_or_refused_by_name():
+    answer = ask(background=True)
+    with client.responses.retrieve(answer.id, stream=True, include_obfuscation=False) as stream:
+        assert [event.sequence_number for event in stream][0] == 0
+    for query, param in (
+        ({"straem": "true"}, "straem"), ({"starting_after": "3"}, "starting_after"), ({"stream": "yes"}, "stream"),
+        ({"include": "file_search_call.results"}, "include"), ({"include": "message.output_text.logprobs"}, "include"),
+    ):
+        error = raised(openai.BadRequestError, lambda: client.responses.retrieve(answer.id, extra_query=query))
+        assert error.param == param, (query, error)
+    error = raised(openai.BadRequestError, lambda: client.responses.input_items.list(answer.id, extra_query={"before": "x"}))
+    assert error.param == "before", error
+    error = raised(openai.BadRequestError, lambda: client.models.list(extra_query={"limit": 2}))
+    assert error.param == "limit", error
+    raw = client.responses.with_raw_response.create(model=model, input="Hello", max_output_tokens=2, extra_query={"api-version": "1"})
+    assert raw.headers["x-stator-ignored"] == "api-version", raw.headers
+    error = raised(openai.BadRequestError, lambda: ask(extra_query={"temperature": "1"}))
+    assert error.param == "temperature", error
+
+
 def errors():
     error = raised(openai.BadRequestError, lambda: ask(extra_body={"temprature": 1}))
     assert error.param == "temprature" and "did you mean temperature?" in error.message
@@ -186,7 +239,8 @@ for check in (
     a_response_continues_another, a_response_in_the_background_is_followed_and_cancelled,
     tokens_are_counted_exactly, functions_and_their_outputs_are_understood,
     custom_tools_and_namespaces_keep_their_form,
-    a_prompt_that_is_too_long_is_cut_or_refused, logprobs_are_included, errors,
+    a_prompt_that_is_too_long_is_cut_or_refused, logprobs_are_included, sealed_thoughts_survive_a_stateless_round_trip,
+    queries_are_obeyed_or_refused_by_name, errors,
 ):
     check()
     print("ok", check.__name__)

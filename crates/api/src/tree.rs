@@ -19,7 +19,7 @@ pub(crate) enum JsonPath<'p> {
 
 impl<'p> JsonPath<'p> {
     /// Notes on the fields of the request.
-    fn notes(&self) -> &'p FieldNotes {
+    pub(crate) fn notes(&self) -> &'p FieldNotes {
         match self {
             Self::Field(notes, _) => notes,
             Self::Member(of, _) | Self::Item(of, _) => of.notes(),

@@ -20,6 +20,7 @@ use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
 use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
+use stator_api::responses::ThoughtSeal;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
 use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, responses};
@@ -269,7 +270,8 @@ fn read_response<'a>(
     let previous = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
     let session = previous.as_ref().map_or_else(|| id.as_str().into(), |it| it.session.clone());
     *earlier = previous.map(|previous| previous.items()).unwrap_or_default();
-    let place = ResponsePlace { id: &id, keeps: store.keeps() };
+    let seal = client.account.thought_seal(client.head.headers)?;
+    let place = ResponsePlace { id: &id, keeps: store.keeps(), seal: Some(&seal) };
     let CheckedResponse { request, form } = responses::check(body, earlier, place, notes)?;
     let keeping = ResponseKeeping {
         space,
@@ -299,10 +301,11 @@ pub(crate) fn count(
         Api::Responses => {
             let body = responses::parse(body, notes)?;
             items = earlier(body.previous_response_id.as_ref().map(|id| &*id.0))?;
-            let place = ResponsePlace { id: "", keeps: true };
+            let place = ResponsePlace { id: "", keeps: true, seal: Some(seal) };
             responses::check(body, &items, place, notes)?.request
         }
         api => stator_api::read(api, body, notes)?,
+    seal: &ThoughtSeal,
     };
     let served = catalog.find(&model)?;
     let prompts = tokens(&served.model, &input)?;

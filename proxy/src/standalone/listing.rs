@@ -1,6 +1,8 @@
 //! The answers of `GET /v1/models` and `GET /v1/models/{id}`, in which adapters are models with a
 //! parent.
 
+use super::query::Query;
+use stator_api::openai::ApiError;
 use stator_api::openai::escape::push_json_str;
 use stator_api::openai::models::{ModelEntry, push_model};
 
@@ -45,8 +47,34 @@ fn push(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// The list as Anthropic's clients read it: one page with all.
-pub(crate) fn list_for_anthropic(entries: &[Entry]) -> Vec<u8> {
+/// Models of a page for Anthropic's clients, if they do not say how many, and most of them.
+const PAGE: usize = 20;
+const PAGE_MAX: usize = 1000;
+
+/// The list as Anthropic's clients read it: a page, behind one model or before one.
+///
+/// # Errors
+///
+/// 400 for a size out of range, and for a place that is none.
+pub(crate) fn list_for_anthropic(entries: &[Entry], query: &Query) -> Result<Vec<u8>, ApiError> {
+    let size = query.number("limit", PAGE_MAX)?.unwrap_or(PAGE);
+    let place = |name: &str| {
+        let Some(id) = query.value(name) else { return Ok(None) };
+        let at = entries.iter().position(|entry| entry.model.id == id);
+        let unknown = || ApiError::invalid(name, format!("{name} must be the id of a model"));
+        at.ok_or_else(unknown).map(Some)
+    };
+    let (entries, has_more) = match (place("after_id")?, place("before_id")?) {
+        (Some(_), Some(_)) => {
+            let message = "after_id and before_id exclude each other";
+            return Err(ApiError::impossible("before_id", message));
+        }
+        (None, Some(end)) => (&entries[end.saturating_sub(size)..end], end > size),
+        (after, None) => {
+            let rest = &entries[after.map_or(0, |at| at + 1)..];
+            (&rest[..size.min(rest.len())], rest.len() > size)
+        }
+    };
     let mut out = b"{\"data\":[".to_vec();
     for (place, entry) in entries.iter().enumerate() {
         if place > 0 {
@@ -54,7 +82,7 @@ pub(crate) fn list_for_anthropic(entries: &[Entry]) -> Vec<u8> {
         }
         push_for_anthropic(&mut out, entry);
     }
-    out.extend_from_slice(b"],\"has_more\":false");
+    out.extend_from_slice(format!("],\"has_more\":{has_more}").as_bytes());
     for (name, entry) in [("first_id", entries.first()), ("last_id", entries.last())] {
         out.extend_from_slice(format!(",\"{name}\":").as_bytes());
         match entry {
@@ -63,7 +91,7 @@ pub(crate) fn list_for_anthropic(entries: &[Entry]) -> Vec<u8> {
         }
     }
     out.push(b'}');
-    out
+    Ok(out)
 }
 
 /// One of them as Anthropic's clients read it.
@@ -118,16 +146,39 @@ mod tests {
         serde_json::from_slice(body).expect("it is JSON")
     }
 
+    fn page(entries: &[Entry], query: &str) -> Value {
+        parsed(&list_for_anthropic(entries, &Query::of_tests(query)).unwrap())
+    }
+
+    #[test]
+    fn anthropics_clients_turn_pages() {
+        let entries: Vec<_> = ["a", "b", "c", "d"].map(|id| entry(id, None)).into();
+        let check = |query: &str, ids: &[&str], has_more: bool| {
+            let page = page(&entries, query);
+            let listed = page["data"].as_array().unwrap().iter();
+            let found: Vec<_> = listed.map(|model| model["id"].as_str().unwrap()).collect();
+            assert_eq!((found.as_slice(), &page["has_more"]), (ids, &json!(has_more)), "{query}");
+        };
+        check("", &["a", "b", "c", "d"], false);
+        check("limit=3", &["a", "b", "c"], true);
+        check("limit=3&after_id=c", &["d"], false);
+        check("limit=2&before_id=d", &["b", "c"], true);
+        check("limit=3&before_id=d", &["a", "b", "c"], false);
+        for wrong in ["limit=1001", "limit=x", "after_id=z", "after_id=a&before_id=b"] {
+            list_for_anthropic(&entries, &Query::of_tests(wrong)).expect_err(wrong);
+        }
+    }
+
     #[test]
     fn anthropics_clients_get_their_own_shape() {
         let entries = [entry("a/b", None), entry("c", Some("a/b"))];
-        let list = parsed(&list_for_anthropic(&entries));
+        let list = page(&entries, "");
         let first = json!({"type": "model", "id": "a/b", "display_name": "a/b",
             "created_at": "1970-01-01T00:00:07Z", "max_input_tokens": 512, "max_tokens": 512});
         assert_eq!(list["data"][0], first);
         assert_eq!((&list["first_id"], &list["last_id"]), (&json!("a/b"), &json!("c")));
         assert_eq!(parsed(&one_for_anthropic(&entries[0])), first);
-        assert_eq!(parsed(&list_for_anthropic(&[]))["first_id"], Value::Null);
+        assert_eq!(page(&[], "")["first_id"], Value::Null);
         assert_eq!(date(951_868_800), "2000-03-01T00:00:00Z");
         assert_eq!(date(1_798_761_599), "2026-12-31T23:59:59Z");
     }

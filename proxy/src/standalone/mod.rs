@@ -36,6 +36,7 @@ mod pool_settings;
 mod pooled;
 mod pools;
 mod reading;
+mod query;
 mod replicas;
 mod responses;
 mod route;

@@ -3,6 +3,7 @@
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
 mod infer;
+mod models;
 mod pooled;
 
 use super::catalog::Catalog;
@@ -11,7 +12,6 @@ use super::clock::created;
 use super::config::ProxySettings;
 use super::generate::Generation;
 use super::job::{self, Job};
-use super::listing;
 use super::metrics::{Metrics, Outcome};
 use super::next_turn::NextTurn;
 use super::pass_through::{PassThrough, PassedRequest};
@@ -203,6 +203,7 @@ impl Service {
 
     async fn dispatch(&self, exchange: &mut Exchange, route: Route<'_>) -> Result<(), Failure> {
         exchange.check_headers()?;
+        let query = self.settle_query(exchange, &route)?;
         match route {
             Route::Live => json(exchange, StatusCode::OK, r#"{"status":"live"}"#).await,
             Route::Health => self.health(exchange).await,
@@ -235,6 +236,7 @@ impl Service {
                 if let Some(passed) = self.passed(exchange, account, &body)? {
                     return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
                 }
+                self.settle_unpassed(exchange, &route)?;
                 let notes = FieldNotes::new(self.settings.unknown_fields);
                 let answer = beside(&body, || match route {
                     Route::Tokenize => texts::tokenize(&body, &self.catalog, &notes),
@@ -252,13 +254,12 @@ impl Service {
             Route::OpenApi => json(exchange, StatusCode::OK, openapi::DOCUMENT).await,
             Route::Models | Route::Model(_) => {
                 self.authorize(exchange)?;
-                let body = self.models(exchange, route)?;
+                let body = self.models(exchange, route, &query)?;
                 json(exchange, StatusCode::OK, body).await;
             }
             Route::Response(route) => {
                 let account = self.authorize(exchange)?;
-                let space = account.space_of(&exchange.request().headers, None, None)?;
-                Box::pin(route.answer(exchange, &self.store, space)).await?;
+                Box::pin(route.answer(exchange, &self.store, account, &query)).await?;
             }
             Route::Generate(api) => self.generate(exchange, api).await?,
             Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
@@ -293,17 +294,6 @@ impl Service {
         json(exchange, status, body).await;
     }
 
-    fn models(&self, exchange: &Exchange, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
-        // The header says whose shape the client reads: the path is the same.
-        let for_anthropic = exchange.header("anthropic-version").is_some();
-        Ok(match (route, for_anthropic) {
-            (Route::Model(name), false) => listing::one(&self.catalog.describe(name)?),
-            (Route::Model(name), true) => listing::one_for_anthropic(&self.catalog.describe(name)?),
-            (_, false) => listing::list(&self.catalog.list()?),
-            (_, true) => listing::list_for_anthropic(&self.catalog.list()?),
-        })
-    }
-
     /// The way of every completion: read, prepare, place, and write what comes.
     async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
         let account = self.authorize(exchange)?;
@@ -319,6 +309,7 @@ impl Service {
             // In place it would take 11 KB of every stream.
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
+        self.settle_unpassed(exchange, &Route::Generate(api))?;
         self.recall_previous(exchange, account, api, &body).await?;
         let client = exchange.as_client(account);
         let job = self.prepare(client, api, body)?;
@@ -395,6 +386,7 @@ impl Service {
         if let Some(passed) = self.passed(exchange, account, &body)? {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
+        self.settle_unpassed(exchange, &Route::Count(api))?;
         let notes = FieldNotes::new(self.settings.unknown_fields);
         self.recall_previous(exchange, account, api, &body).await?;
         let space = exchange.as_client(account).space(None, None)?;
@@ -402,7 +394,9 @@ impl Service {
             let previous = previous(&self.store, space, id)?;
             Ok(previous.map(|previous| previous.items()).unwrap_or_default())
         };
-        let counted = beside(&body, || job::count(&body, api, &self.catalog, &notes, earlier))?;
+        let seal = account.thought_seal(&exchange.request().headers)?;
+        let count = || job::count(&body, api, &self.catalog, &notes, earlier, &seal);
+        let counted = beside(&body, count)?;
         exchange.ignores(notes.ignored().as_deref());
         let object = match api {
             Api::Responses => r#""object":"response.input_tokens","#,

@@ -76,7 +76,7 @@ fn check_infer(body: &[u8]) {
 /// The items of a response are read again as those of the next one.
 fn check_response(body: &[u8]) {
     let notes = FieldNotes::default();
-    let place = ResponsePlace { id: "r", keeps: true };
+    let place = ResponsePlace { id: "r", keeps: true, seal: None };
     let checked = |body| responses::check(responses::parse(body, &notes)?, &[], place, &notes);
     match checked(body) {
         Ok(first) => {

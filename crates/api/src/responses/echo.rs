@@ -2,6 +2,7 @@
 
 use super::body::ResponsesBody;
 use super::call_form::CallForms;
+use super::seal::ThoughtSeal;
 use crate::json::{Json, Text};
 use crate::openai::escape::{push_int, push_json_str};
 use std::io::Write as _;
@@ -14,6 +15,8 @@ pub struct RequestEcho {
     pub(super) members: Arc<[u8]>,
     /// Forms of calls that are no plain functions'.
     pub(super) calls: Arc<CallForms>,
+    /// Seals thoughts, for a client that wants them sealed.
+    pub(super) seal: Option<ThoughtSeal>,
 }
 
 /// The members, each behind a comma, so that they may end an object.

@@ -89,10 +89,11 @@ impl ResponseEvents {
     /// Appends the events of new output.
     pub fn delta(&mut self, out: &mut Vec<u8>, delta: &Delta<'_>) {
         if !delta.reasoning.is_empty() {
+            let seal = self.echo.seal.clone();
             self.enter(
                 out,
-                |content| matches!(content, ItemContent::Reasoning(_)),
-                || ItemContent::Reasoning(String::new()),
+                |content| matches!(content, ItemContent::Reasoning { .. }),
+                || ItemContent::Reasoning { text: String::new(), seal },
             );
             self.piece(out, "response.reasoning_text.delta", delta.reasoning, None);
         }
@@ -266,7 +267,7 @@ impl ResponseEvents {
     fn piece(&mut self, out: &mut Vec<u8>, name: &str, piece: &str, logprobs: Option<Vec<u8>>) {
         let Some(at) = self.items.len().checked_sub(1) else { return };
         match &mut self.items[at].content {
-            ItemContent::Reasoning(text) | ItemContent::Call { arguments: text, .. } => {
+            ItemContent::Reasoning { text, .. } | ItemContent::Call { arguments: text, .. } => {
                 text.push_str(piece);
             }
             ItemContent::Message { text, logprobs: all } => {
@@ -300,7 +301,7 @@ impl ResponseEvents {
         let Some(at) = self.items.len().checked_sub(1) else { return };
         self.items[at].status = status;
         let (done, has_part) = match &self.items[at].content {
-            ItemContent::Reasoning(_) => ("response.reasoning_text.done", true),
+            ItemContent::Reasoning { .. } => ("response.reasoning_text.done", true),
             ItemContent::Message { .. } => ("response.output_text.done", true),
             ItemContent::Call { form: Some(CallForm::Custom), .. } => {
                 ("response.custom_tool_call_input.done", false)

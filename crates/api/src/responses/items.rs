@@ -1,6 +1,7 @@
 //! Items of the Responses API, as messages of a chat.
 
 use super::call_form::joined;
+use super::seal::ThoughtSeal;
 use crate::conversation::{AssistantTurn, Content, Message, Role};
 use crate::custom_tools::arguments_of;
 use crate::json::Json;
@@ -9,17 +10,19 @@ use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
 
 /// Messages under construction.
-pub(super) struct ItemReader<'a> {
+pub(super) struct ItemReader<'a, 'p> {
     messages: Vec<Message<'a>>,
     turn: Option<AssistantTurn<'a>>,
+    /// Opens thoughts that were sealed here.
+    seal: Option<&'p ThoughtSeal>,
 }
 
-impl<'a> ItemReader<'a> {
+impl<'a, 'p> ItemReader<'a, 'p> {
     /// Begins with the instructions, if there are any.
-    pub(super) fn new(instructions: Option<Cow<'a, str>>) -> Self {
+    pub(super) fn new(instructions: Option<Cow<'a, str>>, seal: Option<&'p ThoughtSeal>) -> Self {
         let system = instructions.filter(|text| !text.is_empty());
         let system = system.map(|text| message(Role::System, Content::Text(text)));
-        Self { messages: system.into_iter().collect(), turn: None }
+        Self { messages: system.into_iter().collect(), turn: None, seal }
     }
 
     /// Takes the next item.
@@ -87,11 +90,19 @@ impl<'a> ItemReader<'a> {
 
     fn reasoning(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
         let path = *item.path();
-        // Nobody but its maker can read it, and nobody makes any here.
-        item.ignore("encrypted_content");
+        let sealed = item.text("encrypted_content")?;
         let mut thoughts = String::new();
         // The text itself says more than its summary.
         for name in ["content", "summary"] {
+            if name == "summary"
+                && let Some(sealed) = sealed.as_deref().filter(|_| thoughts.is_empty())
+            {
+                match self.seal.and_then(|seal| seal.open(sealed)) {
+                    Some(text) => thoughts = text,
+                    // Another server's, or of a key that is no more: the conversation goes on.
+                    None => path.notes().ignore(JsonPath::Member(&path, "encrypted_content")),
+                }
+            }
             let path = JsonPath::Member(&path, name);
             match item.take(name) {
                 None => {}

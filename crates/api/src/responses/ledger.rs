@@ -1,6 +1,7 @@
 //! The output items of one response: each has its id, its index and its content once.
 
 use super::call_form::{CallForm, CallForms};
+use super::seal::ThoughtSeal;
 use crate::delta::{Delta, ToolCallDelta};
 use crate::openai::escape::{push_int, push_json_str};
 use crate::openai::logprobs::push_chat_token;
@@ -10,7 +11,12 @@ use crate::openai::logprobs::push_list;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ItemContent {
     /// Thoughts.
-    Reasoning(String),
+    Reasoning {
+        /// The text.
+        text: String,
+        /// Seals the text for the client, if it wants that.
+        seal: Option<ThoughtSeal>,
+    },
     /// Text of the answer, with the logprobs of its tokens as JSON objects.
     Message {
         /// The text.
@@ -46,7 +52,7 @@ impl OutputItem {
     /// A new item of thoughts or text.
     pub(super) fn new(content: ItemContent, response: &str, at: usize) -> Self {
         let prefix = match &content {
-            ItemContent::Reasoning(_) => "rs",
+            ItemContent::Reasoning { .. } => "rs",
             ItemContent::Message { .. } => "msg",
             ItemContent::Call { form: Some(CallForm::Custom), .. } => "ctc",
             ItemContent::Call { .. } => "fc",
@@ -76,12 +82,17 @@ impl OutputItem {
         out.extend_from_slice(b",\"status\":");
         push_json_str(out, self.status);
         match &self.content {
-            ItemContent::Reasoning(_) => {
+            ItemContent::Reasoning { text, seal } => {
                 out.extend_from_slice(b",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
                 if !is_new {
                     self.push_part(out);
                 }
-                out.extend_from_slice(b"],\"encrypted_content\":null}");
+                out.extend_from_slice(b"],\"encrypted_content\":");
+                match seal.as_ref().filter(|_| !is_new) {
+                    Some(seal) => push_json_str(out, &seal.seal(text)),
+                    None => out.extend_from_slice(b"null"),
+                }
+                out.push(b'}');
             }
             ItemContent::Message { .. } => {
                 out.extend_from_slice(
@@ -113,7 +124,7 @@ impl OutputItem {
     /// Appends the members of the event that ends the item's content.
     pub(super) fn push_whole(&self, out: &mut Vec<u8>) {
         match &self.content {
-            ItemContent::Reasoning(text) => push_text(out, "text", text),
+            ItemContent::Reasoning { text, .. } => push_text(out, "text", text),
             ItemContent::Message { text, logprobs } => {
                 push_text(out, "text", text);
                 out.extend_from_slice(b",\"logprobs\":[");
@@ -133,7 +144,7 @@ impl OutputItem {
     /// Appends the item's one part of content, as it is now.
     pub(super) fn push_part(&self, out: &mut Vec<u8>) {
         match &self.content {
-            ItemContent::Reasoning(text) => {
+            ItemContent::Reasoning { text, .. } => {
                 out.extend_from_slice(b"{\"type\":\"reasoning_text\",\"text\":");
                 push_json_str(out, text);
                 out.push(b'}');

@@ -13,8 +13,10 @@ pub mod events;
 mod items;
 mod ledger;
 pub mod request;
+mod seal;
 mod tools;
 
 pub use echo::RequestEcho;
 pub use events::ResponseEvents;
 pub use request::{ResponseForm, check, parse};
+pub use seal::ThoughtSeal;

@@ -3,6 +3,7 @@
 use super::body::{ResponseStreamOptions, ResponsesBody};
 use super::echo::{self, RequestEcho};
 use super::items::ItemReader;
+use super::seal::ThoughtSeal;
 use super::tools;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
@@ -17,7 +18,9 @@ use std::sync::Arc;
 /// Most items of a request, without those of earlier responses.
 pub const ITEMS_MAX: usize = 10_000;
 /// Asks for the logprobs of the answer's text.
-const LOGPROBS: &str = "message.output_text.logprobs";
+pub const LOGPROBS: &str = "message.output_text.logprobs";
+/// Asks for sealed thoughts, which the client may send back.
+pub const REASONING: &str = "reasoning.encrypted_content";
 /// Fields of chats, and of this API.
 const OWN_WORDS: [(&str, &str); 11] = [
     ("response_format.json_schema.schema", "text.format.schema"),
@@ -114,7 +117,7 @@ pub fn check<'a>(
     };
     let members = echo::members(&body, store).into();
     let instructions = body.instructions.take().map(|text| text.0);
-    let mut reader = ItemReader::new(instructions);
+    let mut reader = ItemReader::new(instructions, place.seal);
     for item in history {
         // They were written here, and read when they were new.
         let item: Json<'a> = serde_json::from_str(item).map_err(|_| ApiError::internal())?;
@@ -128,7 +131,8 @@ pub fn check<'a>(
     }
     let tools = body.tools.take().map(|tools| tools::read(tools, notes)).transpose()?;
     let (tools, calls) = tools.map(|it| (it.definitions, it.forms)).unzip();
-    let echo = RequestEcho { members, calls: Arc::new(calls.unwrap_or_default()) };
+    let seal = place.seal.filter(|_| includes(&body, REASONING)).cloned();
+    let echo = RequestEcho { members, calls: Arc::new(calls.unwrap_or_default()), seal };
     let chat = Body { tools, ..chat_body(body, reader, notes)? };
     let request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
     Ok(CheckedResponse {
@@ -145,6 +149,8 @@ pub struct ResponsePlace<'p> {
     /// Whether there is a store for it.
     pub keeps: bool,
 }
+    /// Seals thoughts for the client and opens them, if somebody does.
+    pub seal: Option<&'p ThoughtSeal>,
 
 /// The request's own items: a text is one message of the user.
 fn own_items<'a>(input: Option<Json<'a>>, path: JsonPath<'_>) -> Result<Vec<Json<'a>>, ApiError> {
@@ -199,15 +205,15 @@ fn kept(item: &Json<'_>, id: &str, at: usize) -> Arc<str> {
 /// The body of the chat that asks for the same.
 fn chat_body<'a>(
     body: ResponsesBody<'a>,
-    reader: ItemReader<'a>,
+    reader: ItemReader<'a, '_>,
     notes: &FieldNotes,
 ) -> Result<Body<'a>, ApiError> {
     let messages = reader.finish();
     if messages.is_empty() {
         return Err(ApiError::missing("input"));
     }
-    let wants_logprobs =
-        includes_logprobs(&body, notes) || body.top_logprobs.is_some_and(|n| n > 0);
+    note_included(&body, notes);
+    let wants_logprobs = includes(&body, LOGPROBS) || body.top_logprobs.is_some_and(|n| n > 0);
     if body.max_tool_calls.is_some() {
         notes.ignore("max_tool_calls");
     }
@@ -249,16 +255,17 @@ fn chat_body<'a>(
     })
 }
 
-fn includes_logprobs(body: &ResponsesBody<'_>, notes: &FieldNotes) -> bool {
-    let mut wanted = false;
+fn includes(body: &ResponsesBody<'_>, what: &str) -> bool {
+    body.include.iter().flatten().any(|Text(included)| included == what)
+}
+
+/// Notes parts of items that no answer here has.
+fn note_included(body: &ResponsesBody<'_>, notes: &FieldNotes) {
     for Text(what) in body.include.iter().flatten() {
-        match &**what {
-            LOGPROBS => wanted = true,
-            // Parts of items that no answer here has.
-            other => notes.ignore(format_args!("include.{other:.60}")),
+        if ![LOGPROBS, REASONING].contains(&&**what) {
+            notes.ignore(format_args!("include.{what:.60}"));
         }
     }
-    wanted
 }
 
 /// There is one tier here, and a client that lets the server choose gets it.

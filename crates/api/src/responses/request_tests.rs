@@ -2,7 +2,7 @@ use super::*;
 use crate::conversation::{Content, Message};
 use serde_json::{Value, json};
 
-const PLACE: ResponsePlace<'static> = ResponsePlace { id: "r", keeps: true };
+const PLACE: ResponsePlace<'static> = ResponsePlace { id: "r", keeps: true, seal: None };
 
 fn read_after(body: &str, history: &[&str]) -> Result<CheckedResponse<'static>, ApiError> {
     // The tests' bodies may live on: there are few.

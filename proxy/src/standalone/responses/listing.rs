@@ -1,7 +1,9 @@
-//! Queries about responses, and the list of a response's input items.
+//! The list of a response's input items.
 
 use super::record::ResponseRecord;
+use crate::standalone::query::Query;
 use stator_api::openai::ApiError;
+use stator_api::responses::request::REASONING;
 use std::sync::Arc;
 
 /// Items of a page, if the client does not say how many.
@@ -9,47 +11,26 @@ const LIMIT: usize = 20;
 /// Most items of a page.
 const LIMIT_MAX: usize = 100;
 
-/// The value of a parameter; values that matter here need no decoding.
-pub(super) fn value<'q>(query: &'q str, name: &str) -> Option<&'q str> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(known, _)| *known == name).map(|(_, value)| value).next_back()
-}
-
-/// Number of the first event that a client wants.
-///
-/// # Errors
-///
-/// 400 for anything but a number.
-pub(super) fn starting_after(query: &str) -> Result<u64, ApiError> {
-    let Some(after) = value(query, "starting_after") else { return Ok(0) };
-    let after: Option<u64> = after.parse().ok();
-    after.and_then(|after| after.checked_add(1)).ok_or_else(|| {
-        ApiError::invalid("starting_after", "starting_after must be the number of an event")
-    })
-}
-
 /// A page of the items that a response was asked with, those of earlier responses among them.
 ///
 /// # Errors
 ///
 /// 400 for parameters out of range.
-pub(super) fn input_items(record: &ResponseRecord, query: &str) -> Result<Vec<u8>, ApiError> {
-    let limit = match value(query, "limit") {
-        None => LIMIT,
-        Some(limit) => {
-            let number = limit.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-            number.ok_or_else(|| {
-                ApiError::invalid("limit", format!("limit must be in 1..={LIMIT_MAX}"))
-            })?
-        }
-    };
+pub(super) fn input_items(record: &ResponseRecord, query: &Query) -> Result<Vec<u8>, ApiError> {
+    // Items are listed as they were sent.
+    if let Some(what) = query.values("include").find(|what| *what != REASONING) {
+        let what: String = what.chars().take(80).collect();
+        let message = format!("include {what:?} is not supported: no item here has it");
+        return Err(ApiError::unsupported("include", message));
+    }
+    let limit = query.number("limit", LIMIT_MAX)?.unwrap_or(LIMIT);
     let mut items: Vec<&Arc<str>> = record.earlier.iter().chain(&record.input).collect();
-    match value(query, "order").unwrap_or("desc") {
+    match query.value("order").unwrap_or("desc") {
         "asc" => {}
         "desc" => items.reverse(),
         _ => return Err(ApiError::invalid("order", "order must be \"asc\" or \"desc\"")),
     }
-    let start = match value(query, "after") {
+    let start = match query.value("after") {
         None => 0,
         Some(after) => {
             let at = items.iter().position(|item| id(item).as_deref() == Some(after));
@@ -89,7 +70,7 @@ mod tests {
         let mut record = ResponseRecord::of_tests(PrefixSpace::of_tests(1));
         record.earlier = vec![r#"{"id":"a"}"#.into()];
         record.input = vec![r#"{"id":"b"}"#.into(), r#"{"id":"c"}"#.into()];
-        let page = input_items(&record, query).map_err(|error| error.message)?;
+        let page = input_items(&record, &Query::of_tests(query)).map_err(|error| error.message)?;
         Ok(serde_json::from_slice(&page).expect("JSON"))
     }
 
@@ -102,11 +83,8 @@ mod tests {
         assert_eq!(second["data"], json!([{"id": "b"}]));
         assert_eq!((&second["first_id"], &second["has_more"]), (&json!("b"), &json!(true)));
         assert_eq!(page("after=a").expect("a page")["data"], json!([]));
-        for wrong in ["limit=0", "limit=101", "limit=x", "order=up", "after=z"] {
+        for wrong in ["limit=0", "limit=101", "limit=x", "order=up", "after=z", "include=x"] {
             page(wrong).expect_err(wrong);
         }
-        assert_eq!(starting_after("starting_after=4"), Ok(5));
-        assert_eq!(starting_after(""), Ok(0));
-        starting_after("starting_after=-1").expect_err("a number");
     }
 }

@@ -10,6 +10,7 @@ mod limits;
 mod listing;
 mod postgres;
 mod record;
+mod retrieval;
 mod store;
 
 pub(crate) use keeper::{PreviousItems, ResponseKeeper, new_id, previous};
@@ -20,9 +21,11 @@ pub(crate) use store::{ResponseStore, SharedStore, StoreUse};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::space::PrefixSpace;
+use crate::space::Account;
+use crate::standalone::query::Query;
 use bytes::Bytes;
 use http::StatusCode;
+use retrieval::Retrieval;
 use stator_api::openai::ApiError;
 
 /// A request about a response that is kept.
@@ -62,18 +65,30 @@ impl<'a> ResponseRoute<'a> {
         self,
         exchange: &mut Exchange,
         store: &ResponseStore,
-        space: PrefixSpace,
+        account: Account,
+        query: &Query,
     ) -> Result<(), Failure> {
         let id = self.id();
+        let space = account.space_of(&exchange.request().headers, None, None)?;
         store.recall(id, space).await?;
         let record = store.find(id, space).ok_or_else(|| unknown(id))?;
-        let query = exchange.request().uri.query().unwrap_or_default().to_owned();
         match self {
-            Self::Retrieve(_) if listing::value(&query, "stream") == Some("true") => {
-                let from = listing::starting_after(&query)?;
-                return background::follow(exchange, &record, from).await;
+            Self::Retrieve(_) => {
+                let seal = account.thought_seal(&exchange.request().headers)?;
+                match retrieval::read(query)? {
+                    Retrieval::Events { from, includes } => {
+                        includes.check_events(&record)?;
+                        exchange.ignores(
+                            query.value("include_obfuscation").map(|_| "include_obfuscation"),
+                        );
+                        return background::follow(exchange, &record, from).await;
+                    }
+                    Retrieval::Object(includes) => {
+                        let object = includes.object(&record, &seal)?;
+                        json(exchange, object).await;
+                    }
+                }
             }
-            Self::Retrieve(_) => json(exchange, record.object()).await,
             Self::Delete(_) => {
                 store.forget(id, space);
                 record.cancel();
@@ -90,7 +105,7 @@ impl<'a> ResponseRoute<'a> {
                 json(exchange, record.object()).await;
             }
             Self::InputItems(_) => {
-                let page = listing::input_items(&record, &query)?;
+                let page = listing::input_items(&record, query)?;
                 json(exchange, page).await;
             }
         }

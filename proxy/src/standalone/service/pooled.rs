@@ -5,6 +5,7 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::standalone::clock::created;
 use crate::standalone::pooled::{prepare, vectors};
+use crate::standalone::route::Route;
 use crate::standalone::trace;
 use http::StatusCode;
 use stator_api::Api;
@@ -24,6 +25,7 @@ impl Service {
         if let Some(passed) = self.passed(exchange, account, &body)? {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
+        self.settle_unpassed(exchange, &Route::Pooled(api))?;
         let client = exchange.as_client(account);
         let (path, catalog, settings) = (exchange.path(), &self.catalog, &self.settings);
         let job = beside(&body, || prepare(&body, api, path, catalog, client, settings))?;
