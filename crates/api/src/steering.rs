@@ -2,8 +2,8 @@
 //! them; their headers are in [`stator_protos::header`].
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
-//! `priority` or `nvext.agent_hints`, which says how long the answer may get, too. The fields of the
-//! body are read only where its bytes name them, so that all other requests are read once. How long it may wait stands in
+//! `priority` or `nvext.agent_hints`, which says how long the answer may get, too; in headers, which count
+//! before the body, it is `x-dynamo-request-priority`. The fields of the body are read only where its bytes name them, so that all other requests are read once. How long it may wait stands in
 //! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: what cannot be read of these
 //! two counts as not said.
 
@@ -28,6 +28,11 @@ use std::time::Duration;
 const LABELS_MAX: usize = 16;
 /// Longest label, in bytes.
 const LABEL_MAX_BYTES: usize = 256;
+/// Urgency of a request in headers: integers, larger is sooner; the second before any other priority.
+///
+/// Source: the headers of NVIDIA Dynamo.
+const PRIORITY: &str = "x-dynamo-request-priority";
+const STRICT_PRIORITY: &str = "x-dynamo-request-strict-priority";
 /// Fields that steer, as a body writes them.
 const PRIORITY_FIELD: &str = r#""priority""#;
 const CONSTRAINTS_FIELD: &str = r#""routing_constraints""#;
@@ -70,6 +75,8 @@ pub struct SteeringHeaders<'a> {
     ttl: Option<&'a str>,
     objective: Option<&'a str>,
     session: Option<&'a str>,
+    priority: Option<&'a str>,
+    strict_priority: Option<&'a str>,
 }
 
 impl<'a> SteeringHeaders<'a> {
@@ -80,6 +87,8 @@ impl<'a> SteeringHeaders<'a> {
             ttl: header(TTL),
             objective: SLO_TTFT.into_iter().find_map(&header),
             session: SESSION.into_iter().find_map(&header).map(str::trim),
+            priority: header(PRIORITY),
+            strict_priority: header(STRICT_PRIORITY),
         }
     }
 
@@ -94,7 +103,7 @@ impl<'a> SteeringHeaders<'a> {
         ttl: Option<&'a str>,
         objective: Option<&'a str>,
     ) -> Self {
-        Self { labels, ttl, objective, session: None }
+        Self { labels, ttl, objective, ..Self::default() }
     }
 
     fn ttl(self) -> Option<Duration> {
@@ -150,9 +159,14 @@ impl Steering {
         let extensions = body.nvext.unwrap_or_default();
         let hints = extensions.agent_hints.unwrap_or_default();
         let (least, most) = (-i64::from(priority_max), i64::from(priority_max));
-        let strict = hints.strict_priority.filter(|strict| *strict != 0);
-        let strict = integer(STRICT, strict, 0..=i64::from(u32::MAX))?;
-        let (priority, jump) = match (strict, hints.priority, body.priority) {
+        let range = 0..=i64::from(u32::MAX);
+        let strict = match said_integer(STRICT_PRIORITY, said.strict_priority)? {
+            Some(strict) => integer(STRICT_PRIORITY, Some(strict), range)?,
+            None => integer(STRICT, hints.strict_priority, range)?,
+        };
+        let strict = strict.filter(|strict| *strict != 0);
+        let hinted = said_integer(PRIORITY, said.priority)?.or(hints.priority);
+        let (priority, jump) = match (strict, hinted, body.priority) {
             (Some(strict), hinted, _) => (i64::from(strict), hinted.unwrap_or(0)),
             (None, Some(hinted), _) => (hinted, 0),
             (None, None, Some(priority)) => (-priority.clamp(least, most), 0),
@@ -231,6 +245,15 @@ impl<'a> SteeringFields<'a> {
             false => Ok(Self::default()),
         }
     }
+}
+
+/// The integer in a header.
+fn said_integer(header: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let text: String = text.chars().take(LABEL_MAX_BYTES).collect();
+    let invalid =
+        |_| ApiError::invalid(header, format!("{header} is {text:?}, it must be an integer"));
+    text.parse().map_err(invalid).map(Some)
 }
 
 /// Labels as they were written.
@@ -358,6 +381,26 @@ mod tests {
             let error = hints(ill).expect_err(ill);
             assert!(error.contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn a_priority_in_a_header_counts_before_the_bodys() {
+        let body = br#"{"nvext":{"agent_hints":{"priority":5,"strict_priority":6}}}"#;
+        let said = |body: &[u8], priority, strict_priority| {
+            let said = SteeringHeaders { priority, strict_priority, ..SteeringHeaders::default() };
+            let steering = Steering::read(body, said, 100).map_err(|error| error.message)?;
+            Ok::<_, String>((steering.priority, steering.jump_s))
+        };
+        assert_eq!(said(b"{}", Some(" 7 "), None), Ok((7, 0)));
+        assert_eq!(said(body, Some("7"), None), Ok((6, 7)));
+        assert_eq!(said(body, Some("7"), Some("900")), Ok((100, 7)));
+        assert_eq!(said(body, Some("7"), Some("0")), Ok((7, 0)), "none is strict");
+        assert_eq!(
+            said(b"{}", Some("soon"), None).unwrap_err(),
+            "x-dynamo-request-priority is \"soon\", it must be an integer"
+        );
+        let error = said(b"{}", None, Some("-1")).unwrap_err();
+        assert!(error.starts_with("x-dynamo-request-strict-priority is -1"), "{error}");
     }
 
     #[test]
