@@ -95,6 +95,10 @@ pub struct ProfileRecord {
     /// request plane.
     #[serde(skip_serializing_if = "is_default")]
     pub bounds_thoughts: bool,
+    /// Whether prompts stay cached for a time that a client wishes: see `Submit.pin_seconds` of the
+    /// request plane.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pins: bool,
     /// API of their engine, if it takes no token ids: see [`ModelRecord::takes_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiRecord>,

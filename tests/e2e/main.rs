@@ -37,6 +37,7 @@ mod operator;
 mod page;
 mod pair;
 mod passage;
+mod pins;
 mod plan;
 mod planner;
 mod pool_rules;

@@ -91,7 +91,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
             let load = move || crate::model_loader::load(&engine, tiers);
             let loading = tokio::task::spawn_blocking(load);
             let (loaded, tiers) = loading.await.context("loading the model failed")??;
-            ServedModel::with_tiers(loaded, tiers, desk)
+            ServedModel::with_tiers(loaded, tiers, desk, may_pin(&settings))
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
@@ -113,6 +113,11 @@ fn device_metrics(metrics: &Metrics) -> DeviceMetrics {
     let counted = DeviceMetrics::default();
     metrics.register(|registry| counted.register(registry));
     counted
+}
+
+/// Whether clients may pin prompts of engines in this process.
+fn may_pin(settings: &AgentSettings) -> bool {
+    matches!(&settings.engine, Runs::Own(engine) if engine.options.pins.share_percent > 0)
 }
 
 /// The order for the tiers that the settings name, whose metrics are the agent's.
@@ -145,7 +150,8 @@ pub async fn start(
 ) -> anyhow::Result<Running> {
     let admin = AdminServer::serve(&settings, metrics).await?;
     let lending = KvLending::bind(&settings)?;
-    let served = ServedModel::with_tiers(loaded, Vec::new(), TierDesk::default());
+    let served =
+        ServedModel::with_tiers(loaded, Vec::new(), TierDesk::default(), may_pin(&settings));
     launch(settings, served, lending, admin, shutdown).await
 }
 

@@ -6,6 +6,7 @@ mod faults;
 mod key;
 mod kv_tiers;
 mod openai;
+mod pins;
 mod place;
 mod planes;
 mod stock;
@@ -21,6 +22,7 @@ pub(crate) use engine::BLOCK_SIZE;
 pub use engine::{EngineArgs, EngineKind, EngineSettings, OwnEngine, SimSettings};
 use faults::Faults;
 pub use kv_tiers::{KvDiskSettings, KvKeySettings, KvTierArgs, KvTierSettings};
+pub use pins::PinArgs;
 pub use place::PlaceArgs;
 use planes::TransferUses;
 pub(crate) use planes::is_agent_id;
@@ -160,6 +162,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             stock.kv_tiers = kv_tiers.clone();
             stock.object_key = access.kv.object_key;
             faults.0.extend(stock.tiers_fault());
+            faults.0.extend(stock.pins_fault());
         }
         planes.check(&mut faults);
         let hands_over = matches!(engine, Some(Runs::Own(_))) && role == Role::Prefill;

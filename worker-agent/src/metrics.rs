@@ -5,6 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_pins::PinOutcome;
 use stator_protos::WorkerRank;
 use stator_protos::load::Load;
 use stator_protos::worker::ErrorKind;
@@ -38,6 +39,10 @@ pub(crate) struct AgentMetrics {
     pub(crate) replay_requests_malformed: Counter,
     /// Replay requests beyond those that may wait or run.
     pub(crate) replay_requests_refused: Counter,
+    /// Blocks that clients wished to pin, and that were pinned.
+    pinned_blocks: Counter,
+    /// Blocks that clients wished to pin, and that were not: clients have pinned what they may.
+    unpinned_blocks: Counter,
     /// Engines that failed.
     pub(crate) worker_failures: Counter,
 }
@@ -241,11 +246,23 @@ impl AgentMetrics {
                 "Replay requests refused because too many waited or ran",
                 &self.replay_requests_refused,
             ),
+            ("pinned_blocks", "KV blocks that clients pinned", &self.pinned_blocks),
+            (
+                "pins_refused_blocks",
+                "KV blocks that clients wished to pin beyond their share",
+                &self.unpinned_blocks,
+            ),
             ("worker_failures", "Engines that failed", &self.worker_failures),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
         }
+    }
+
+    /// Counts the blocks of a client's wish.
+    pub(crate) fn pins(&self, outcome: PinOutcome) {
+        self.pinned_blocks.inc_by(outcome.pinned as u64);
+        self.unpinned_blocks.inc_by(outcome.refused as u64);
     }
 
     /// Counts a request that ended.

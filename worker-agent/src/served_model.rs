@@ -110,7 +110,13 @@ impl ServedModel {
 
 impl ServedModel {
     /// A model whose engines have these tiers: as many as engines, or none.
-    pub(crate) fn with_tiers(loaded: LoadedModel, tiers: Vec<WorkerTiers>, desk: TierDesk) -> Self {
+    /// `pins` says whether clients may pin prompts.
+    pub(crate) fn with_tiers(
+        loaded: LoadedModel,
+        tiers: Vec<WorkerTiers>,
+        desk: TierDesk,
+        pins: bool,
+    ) -> Self {
         let LoadedModel { model, files, engines, rules } = loaded;
         let slot = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
@@ -122,7 +128,8 @@ impl ServedModel {
         let own = engines.into_iter().zip(tiers);
         let own = own.map(|(loaded, tiers)| OwnWorker { loaded, tiers }).collect();
         let bounds_thoughts = rules.is_some();
-        let profile = ProfileRecord { embeds: true, bounds_thoughts, ..ProfileRecord::default() };
+        let profile =
+            ProfileRecord { embeds: true, bounds_thoughts, pins, ..ProfileRecord::default() };
         Self { model, files, workers, profile, desk, engines: ModelEngines::Own(own), rules }
     }
 }

@@ -6,6 +6,7 @@
 
 mod command;
 pub(crate) mod guarded;
+mod prompt;
 mod status;
 mod step_clock;
 mod stream;
@@ -21,7 +22,6 @@ use crate::kv::kept_prompts::KeptPrompts;
 use crate::kv::tiers::WorkerTiers;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::request_plane::in_flight::Ticket;
-use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use crate::request_plane::{trace, translate};
 use guarded::GuardedEngine;
 use rustc_hash::FxHashMap;
@@ -78,6 +78,8 @@ pub(crate) struct Driver {
     kept: KeptPrompts,
     fetches: PromptFetches,
     tiers: Option<WorkerTiers>,
+    /// Origin of the times of pins.
+    origin: Instant,
 }
 
 /// A request that runs.
@@ -90,6 +92,8 @@ struct Live {
     prefilled: PromptOutcome,
     /// Spans of the request on this worker.
     trace: Stages,
+    /// Tokens of the prompt that its client has pinned, reported with its first output.
+    pinned_tokens: Option<u32>,
     /// Whether the first token came.
     has_begun: bool,
     _ticket: Ticket,
@@ -115,6 +119,7 @@ impl Driver {
             kept,
             fetches: PromptFetches::new(pairing),
             tiers: None,
+            origin: Instant::now(),
         }
     }
 
@@ -165,6 +170,7 @@ impl Driver {
                 let _ = answer.send(Snapshot { generation, next_sequence, blocks });
             }
             Command::Prefill(mut order) => {
+                self.pin(&mut order.request, &order.metadata);
                 self.hint(&mut order.request, &order.metadata);
                 self.kept.begin(&mut self.engine, self.rest, order);
             }
@@ -233,6 +239,7 @@ impl Driver {
             choices_left: request.choices,
             prefilled: PromptOutcome::default(),
             trace,
+            pinned_tokens: None,
             has_begun: false,
             _ticket: ticket,
         };
@@ -246,34 +253,16 @@ impl Driver {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
+        let pinned_tokens = self.pin(&mut request, &metadata);
+        if let Some(live) = self.live.get_mut(&key) {
+            live.pinned_tokens = pinned_tokens;
+        }
         match metadata.prefill.clone() {
             Some(peer) => self.fetch_prompt(request, &metadata, peer),
             None => {
                 self.hint(&mut request, &metadata);
                 self.run_request(request);
             }
-        }
-    }
-
-    /// Tells the tiers which agents hold a prompt that is computed here.
-    fn hint(&mut self, request: &mut Request, metadata: &RequestMetadata) {
-        if let Some(tiers) = &self.tiers {
-            tiers.hint(&mut self.engine, request, &metadata.kv_holders);
-            self.end_if_failed();
-        }
-    }
-
-    /// Has a prompt computed elsewhere, or here where its KV there is of no use.
-    fn fetch_prompt(&mut self, request: Request, metadata: &RequestMetadata, peer: PrefillWorker) {
-        let key = request.key;
-        let here = self.fetches.begin(&mut self.engine, request, metadata, peer);
-        self.end_if_failed();
-        match here {
-            Some(mut request) => {
-                self.hint(&mut request, metadata);
-                self.run_request(request);
-            }
-            None => self.enter(key, "transfer"),
         }
     }
 
@@ -350,6 +339,8 @@ impl Driver {
             let Some((key, result)) = ended else { break };
             self.fetched(key, result);
         }
+        let now = self.origin.elapsed();
+        self.guarded(|engine| engine.kv().unpin(now));
         let mut gone = self.kept.serve(&mut self.engine);
         self.end_if_failed();
         gone.extend(self.kept.expired(Instant::now()));
@@ -420,7 +411,8 @@ impl Driver {
             live.choices_left = live.choices_left.saturating_sub(1);
         }
         live.prefilled.correct(&mut output);
-        let output = translate::output(output, live.request_id);
+        let mut output = translate::output(output, live.request_id);
+        output.pinned_tokens = live.pinned_tokens.take();
         stream.outputs.push(live.prefilled.tell(output));
         if live.choices_left == 0 {
             stream.ended.push(live.request_id);

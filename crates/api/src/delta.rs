@@ -24,6 +24,15 @@ pub struct Usage {
     pub reasoning_tokens: u32,
     /// Tokens of the prompts whose KV was already there.
     pub cached_tokens: u32,
+    /// Tokens of the prompts that stay cached for the time that the client wished.
+    pub pinned_tokens: u32,
+}
+
+impl Usage {
+    /// Tokens of the prompts that were computed, and stay cached for the time that the client wished.
+    pub fn written_tokens(self) -> u32 {
+        self.pinned_tokens.min(self.prompt_tokens).saturating_sub(self.cached_tokens)
+    }
 }
 
 /// The identity of a response.

@@ -3,8 +3,9 @@
 use crate::field_rules::{self, Standing};
 use crate::object::{MemberWeight, Strangers};
 use crate::openai::ApiError;
+use crate::request::PromptPin;
 use stator_body::Api;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 
 /// Most names of ignored fields that a client is told.
@@ -25,12 +26,13 @@ pub enum UnknownFields {
 pub struct FieldNotes {
     unknown: UnknownFields,
     ignored: RefCell<Vec<String>>,
+    pin: Cell<Option<PromptPin>>,
 }
 
 impl FieldNotes {
     /// Notes of a request whose unknown fields are treated so.
     pub fn new(unknown: UnknownFields) -> Self {
-        Self { unknown, ignored: RefCell::default() }
+        Self { unknown, ignored: RefCell::default(), pin: Cell::default() }
     }
 
     /// Notes of a request that nobody refuses for an unknown field.
@@ -44,6 +46,21 @@ impl FieldNotes {
         if ignored.len() < IGNORED_MAX {
             ignored.push(name.to_string());
         }
+    }
+
+    /// Notes a wish that the prompt stays cached; the longest counts, and one that must be obeyed
+    /// goes before one that need not.
+    pub(crate) fn pin(&self, wish: PromptPin) {
+        let weight = |pin: PromptPin| (!pin.is_usual, pin.seconds);
+        let longer = self.pin.get().is_none_or(|known| weight(known) < weight(wish));
+        if longer {
+            self.pin.set(Some(wish));
+        }
+    }
+
+    /// The wish that the prompt stays cached, if there is one.
+    pub(crate) fn pinned(&self) -> Option<PromptPin> {
+        self.pin.get()
     }
 
     /// A field that no API here has; `known` are the names that it may be a slip of.

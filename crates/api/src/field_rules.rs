@@ -37,6 +37,8 @@ const TEXTS: &[Api] =
     &[Api::ChatCompletions, Api::Completions, Api::Responses, Api::Messages, Api::CountTokens];
 const OPENAI: &[Api] = &[Api::ChatCompletions, Api::Completions, Api::Responses];
 const MESSAGES: &[Api] = &[Api::Messages, Api::CountTokens];
+const TEXT: &[Api] =
+    &[Api::ChatCompletions, Api::Completions, Api::Responses, Api::Messages, Api::CountTokens];
 const VECTORS: &[Api] = &[Api::Embeddings, Api::Pooling, Api::Classify];
 const RANKING: &[Api] = &[Api::Rerank];
 const SCORES: &[Api] = &[Api::Rerank, Api::Score];
@@ -118,7 +120,8 @@ pub const RULES: &[FieldRule] = &[
     ignored(ALL, "nvext.dp_rank", "a header names the rank"),
     ignored(ALL, "nvext.prefill_dp_rank", "a header names the rank"),
     refused(ALL, "nvext.metadata_upload", "nothing is uploaded"),
-    refused(ALL, "nvext.cache_control", "operators pin prompts, by stator operate kv-pin"),
+    honoured(TEXT, "nvext.cache_control", "time for which the prompt stays cached"),
+    refused(POOLED, "nvext.cache_control", "prompts of vectors are not pinned"),
     refused(ALL, "nvext.do_not_queue", "the header x-llm-d-inference-ttl bounds the wait"),
     refused(RESPONSES, "background_options", "the queue decides when work begins"),
     refused(RESPONSES, "access_programs", "it belongs to OpenAI's servers"),
@@ -140,7 +143,6 @@ pub const RULES: &[FieldRule] = &[
     ignored(MESSAGES, "user_profile_id", "a name of the client's user"),
     ignored(MESSAGES, "workspace_id", "it belongs to Anthropic's servers"),
     ignored(MESSAGES, "betas", "the header anthropic-beta has them, and is ignored"),
-    honoured(MESSAGES, "cache_control", "prefixes are cached without being asked"),
     ignored(MESSAGES, "context_management", "conversations stay as they are sent"),
     refused(MESSAGES, "container", "nothing runs code here"),
     refused(MESSAGES, "mcp_servers", "nothing here calls tools"),

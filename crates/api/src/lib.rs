@@ -9,6 +9,7 @@
 //! Start reading at [`read`], then [`request`] and [`openai`].
 
 pub mod anthropic;
+mod cache_control;
 pub mod conversation;
 pub mod custom_tools;
 pub mod delta;
@@ -20,8 +21,8 @@ pub mod json;
 pub mod kserve;
 pub mod object;
 pub mod openai;
-pub mod pooled;
 pub mod partial_json;
+pub mod pooled;
 pub mod request;
 pub mod responses;
 pub mod steering;
@@ -35,7 +36,7 @@ mod wording;
 pub use conversation::Conversation;
 pub use delta::Delta;
 pub use field_notes::{FieldNotes, UnknownFields};
-pub use request::{GenerateOptions, GenerateRequest, Input, Prompt, ThoughtBudget};
+pub use request::{GenerateOptions, GenerateRequest, Input, Prompt, PromptPin, ThoughtBudget};
 pub use stator_body::Api;
 pub use tools::{ToolChoice, ToolUse};
 
@@ -52,11 +53,13 @@ pub fn read<'a>(
     body: &'a [u8],
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
-    match api {
+    let mut request = match api {
         Api::Messages => anthropic::request::read(body, notes),
         Api::CountTokens => anthropic::request::read_count(body, notes),
         Api::ChatCompletions => openai::chat::read_noting(body, notes),
         Api::Completions => openai::completion::read_noting(body, notes),
         other => Err(ApiError::unknown_route("POST", other.path())),
-    }
+    }?;
+    request.options.pin = notes.pinned();
+    Ok(request)
 }

@@ -76,6 +76,8 @@ pub struct GenerateOptions {
     pub include_reasoning: bool,
     /// Bounds the model's thoughts.
     pub thought_budget: Option<ThoughtBudget>,
+    /// Keeps the prompt cached for a time.
+    pub pin: Option<PromptPin>,
     /// Reports the token ids beside the text.
     pub return_token_ids: bool,
     /// Answers with an event stream.
@@ -98,6 +100,17 @@ pub struct ThoughtBudget {
     /// The field that asks for it, in the words of the request.
     pub field: &'static str,
     /// Whether clients send a budget whatever the model is: one that cannot be held is no fault then.
+    pub is_usual: bool,
+}
+
+/// A wish that a prompt stays cached for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptPin {
+    /// The time in seconds, 1 to 86,400.
+    pub seconds: u32,
+    /// The field that asks for it, in the words of the request.
+    pub field: &'static str,
+    /// Whether clients ask for it whatever the server is: to do without is no fault then.
     pub is_usual: bool,
 }
 

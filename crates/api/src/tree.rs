@@ -1,5 +1,6 @@
 //! Taking a client's JSON apart, with the path of whatever is wrong in it.
 
+use crate::cache_control::{self, CACHE_CONTROL};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -70,9 +71,6 @@ const ASKED_MAX: usize = 12;
 
 /// Longest name of a member that an error repeats, in characters.
 const NAME_MAX_CHARS: usize = 64;
-
-/// A hint that any object of Anthropic's API may have. Prefixes are cached without being asked.
-const CACHE_CONTROL: &str = "cache_control";
 
 /// The members of an object that nobody has taken yet.
 pub(crate) struct Members<'a, 'p> {
@@ -174,12 +172,27 @@ impl<'a, 'p> Members<'a, 'p> {
         }
     }
 
-    /// Refuses what nobody has taken.
+    /// Has the client told of the members that nobody has taken.
+    pub(crate) fn ignore_rest(self) {
+        for (name, _) in self.members.iter().filter(|(_, value)| *value != Json::Null) {
+            let name: String = name.chars().take(NAME_MAX_CHARS).collect();
+            self.path.notes().ignore(JsonPath::Member(&self.path, &name));
+        }
+    }
+
+    /// Refuses what nobody has taken, but for `cache_control`, which any object of Anthropic's API may
+    /// have.
     ///
     /// # Errors
     ///
-    /// 400 for a member that the API does not have, unless unknown fields are ignored.
-    pub(crate) fn refuse_rest(self) -> Result<(), ApiError> {
+    /// 400 for a member that the API does not have, unless unknown fields are ignored, and for a
+    /// `cache_control` that is none.
+    pub(crate) fn refuse_rest(mut self) -> Result<(), ApiError> {
+        let wish = self.members.iter_mut().rev().find(|(name, _)| name == CACHE_CONTROL);
+        let wish = wish.map_or(Json::Null, |(_, value)| std::mem::replace(value, Json::Null));
+        if wish != Json::Null {
+            cache_control::read_member(wish, JsonPath::Member(&self.path, CACHE_CONTROL))?;
+        }
         let asked = &self.asked[..self.asked_count];
         let known = || asked.iter().copied().chain([CACHE_CONTROL]);
         let mut rest = self

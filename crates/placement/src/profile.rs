@@ -11,6 +11,8 @@ pub const CLASSIFIES: &str = "stator/classifies";
 pub const ANSWERS: &str = "stator/answers";
 /// Label of workers whose engine ends thoughts that are too long.
 pub const BOUNDS_THOUGHTS: &str = "stator/bounds-thoughts";
+/// Label of workers that keep prompts cached for a time.
+pub const PINS: &str = "stator/pins";
 
 /// The placement profile of an agent's workers.
 pub fn profile(record: &ProfileRecord) -> Profile {
@@ -77,6 +79,7 @@ fn labels(record: &ProfileRecord) -> Vec<Label> {
         (CLASSIFIES, record.classifies),
         (ANSWERS, !record.only_pools),
         (BOUNDS_THOUGHTS, record.bounds_thoughts),
+        (PINS, record.pins),
     ];
     let able = abilities.into_iter().filter(|(_, able)| *able).map(|(name, _)| Label::new(name));
     own.chain(stands.map(|text| Label::new(&text))).chain(able).collect()

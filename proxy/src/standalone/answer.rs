@@ -79,8 +79,19 @@ impl Answer {
         }
     }
 
+    /// Takes note of what is pinned of a choice's prompt: once, whichever choice tells it.
+    fn note_pins(&mut self, at: usize, pinned: Option<u32>) {
+        let first = at - at % self.choices_per_prompt;
+        if let (Some(pinned), Some(choice)) = (pinned, self.choices.get_mut(first))
+            && !std::mem::replace(&mut choice.pins_told, true)
+        {
+            self.usage.pinned_tokens += pinned;
+        }
+    }
+
     fn take_one(&mut self, output: Output) {
         let at = output.choice as usize;
+        self.note_pins(at, output.pinned_tokens);
         let Some(choice) = self.choices.get_mut(at) else { return };
         if choice.finish.is_some() {
             // It ended here, by a stop string; the worker has not heard of that yet.

@@ -25,6 +25,8 @@ pub(super) struct Choice {
     pub(super) reasoning_tokens: u32,
     /// Whether its worker has told what it found cached.
     pub(super) cached_told: bool,
+    /// Whether the tokens of its prompt that are pinned were reported.
+    pub(super) pins_told: bool,
     pub(super) finish: Option<FinishReason>,
     /// Whether the ending has been written.
     pub(super) written: bool,
@@ -54,6 +56,7 @@ impl Choice {
             tokens: 0,
             reasoning_tokens: 0,
             cached_told: false,
+            pins_told: false,
             finish: None,
             written: false,
         }

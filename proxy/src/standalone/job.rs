@@ -8,6 +8,7 @@ use super::encode::tokens;
 use super::fitting::fitted;
 use super::generate::PlacedWork;
 use super::next_turn::NextTurn;
+use super::pinning;
 use super::plan::Plan;
 use super::reading::AnswerReading;
 use super::responses::{
@@ -19,13 +20,15 @@ use crate::rates::RateAccount;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
-use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
 use stator_api::responses::ThoughtSeal;
+use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
-use stator_api::{Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, responses};
+use stator_api::{
+    Api, FieldNotes, GenerateOptions, GenerateRequest, Input, Prompt, PromptPin, responses,
+};
 use stator_model::Model;
-use stator_placement::profile::{ANSWERS, BOUNDS_THOUGHTS};
+use stator_placement::profile::{ANSWERS, BOUNDS_THOUGHTS, PINS};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::name_hash;
 use stator_protos::header::{API_KEY, AZURE_KEY, FAIRNESS_ID, KV_HOLDERS};
@@ -113,6 +116,7 @@ pub(crate) fn prepare(
         _ => None,
     };
     bound_thoughts(&served, &mut options, &prompts, reading.as_ref(), &notes)?;
+    let pin = pinning::pin(&served, &options, &notes)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let asked = AskedWork {
         model_name: &model_name,
@@ -121,6 +125,7 @@ pub(crate) fn prepare(
         salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
         affinity: affinity.as_deref().or(conversation.as_deref()),
+        pin,
     };
     let mut plan = plan(body, client, settings, record, asked)?;
     require_answers(&served, &model_name, &mut plan)?;
@@ -175,6 +180,7 @@ pub(super) struct AskedWork<'a> {
     pub salts: [Option<&'a str>; 2],
     pub sampling: Sampling,
     pub affinity: Option<&'a str>,
+    pub pin: Option<PromptPin>,
 }
 
 /// The plan for all prompts of a request.
@@ -189,7 +195,7 @@ pub(super) fn plan(
     record: &ModelRecord,
     asked: AskedWork<'_>,
 ) -> Result<Plan, ApiError> {
-    let AskedWork { model_name, choices, guided, salts: [own, extension], sampling, affinity } =
+    let AskedWork { model_name, choices, guided, salts: [own, extension], sampling, affinity, pin } =
         asked;
     let head = client.head;
     let [traceparent, tracestate] = head.trace_context();
@@ -211,6 +217,7 @@ pub(super) fn plan(
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(head).map_or(0, name_hash)),
         session: said.session().or(affinity).map(|text| space.session(text)),
+        pin_seconds: pin.map_or(0, |pin| pin.seconds),
         steering: Steering {
             pins: Pins::of(|name| head.header_bytes(name), settings.pins)?,
             holders: holders::read(lenders.unwrap_or_default()),
@@ -219,6 +226,9 @@ pub(super) fn plan(
     };
     if bounds_thoughts {
         plan.require(BOUNDS_THOUGHTS);
+    }
+    if pin.is_some_and(|pin| !pin.is_usual) {
+        plan.require(PINS);
     }
     Ok(plan)
 }
@@ -295,6 +305,7 @@ pub(crate) fn count(
     catalog: &Catalog,
     notes: &FieldNotes,
     earlier: impl FnOnce(Option<&str>) -> Result<PreviousItems, ApiError>,
+    seal: &ThoughtSeal,
 ) -> Result<usize, ApiError> {
     let items;
     let GenerateRequest { model, input, .. } = match api {
@@ -305,7 +316,6 @@ pub(crate) fn count(
             responses::check(body, &items, place, notes)?.request
         }
         api => stator_api::read(api, body, notes)?,
-    seal: &ThoughtSeal,
     };
     let served = catalog.find(&model)?;
     let prompts = tokens(&served.model, &input)?;

@@ -96,6 +96,7 @@ impl NextTurn {
             sampling: Sampling { max_tokens: 1, ..Sampling::neutral() },
             guided: None,
             migration_limit: 0,
+            pin_seconds: 0,
             ..plan.clone()
         };
         plan.steering.priority = priority;

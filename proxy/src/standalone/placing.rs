@@ -107,6 +107,7 @@ pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
             known => known.to_vec(),
         },
         priority: plan.steering.priority,
+        pin_seconds: plan.pin_seconds,
         ..Submit::default()
     }
 }
@@ -159,6 +160,7 @@ mod tests {
             migration_limit: 0,
             flow: Default::default(),
             session: None,
+            pin_seconds: 0,
             steering: Steering { labels: vec!["zone=q".into()], ..Steering::default() },
         }
     }

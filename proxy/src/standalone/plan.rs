@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub flow: FlowId,
     /// The session that it belongs to.
     pub session: Option<u64>,
+    /// Time for which the prompts are to stay cached, in seconds; 0 for no wish.
+    pub pin_seconds: u32,
     /// The request's wishes for its worker, and its priority.
     pub steering: Steering,
 }

@@ -147,6 +147,11 @@ impl Pool {
         self.workers.bounds_thoughts()
     }
 
+    /// Whether a worker that answers keeps prompts cached for a time.
+    pub(crate) fn pins(&self) -> bool {
+        self.workers.pins()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         self.workers.accepting()

@@ -76,6 +76,7 @@ pub(crate) fn prepare(
         salts: [request.cache_salt.as_deref(), request.extension_salt.as_deref()],
         sampling: Sampling { pooled: true, max_tokens: 1, ..Sampling::neutral() },
         affinity: None,
+        pin: None,
     };
     let mut plan = plan(body, client, settings, record, asked)?;
     plan.require(if form.is_of_classes() { CLASSIFIES } else { EMBEDS });

@@ -47,6 +47,7 @@ struct Abilities {
     embedding: usize,
     classifying: usize,
     bounding: usize,
+    pinning: usize,
     /// Members whose engine answers prompts, and members whose engine does not.
     answering: usize,
     pooling: usize,
@@ -59,6 +60,7 @@ impl Abilities {
             (&mut self.embedding, profile.embeds),
             (&mut self.classifying, profile.classifies),
             (&mut self.bounding, profile.bounds_thoughts),
+            (&mut self.pinning, profile.pins),
             (&mut self.answering, !profile.only_pools),
             (&mut self.pooling, profile.only_pools),
         ];
@@ -190,6 +192,11 @@ impl PoolState {
     /// Whether a member who answers ends thoughts that are too long.
     pub(crate) fn bounds_thoughts(&self) -> bool {
         self.abilities.bounding > 0
+    }
+
+    /// Whether a member who answers keeps prompts cached for a time.
+    pub(crate) fn pins(&self) -> bool {
+        self.abilities.pinning > 0
     }
 
     /// Whether a member who answers has this adapter loaded, or had when it left.

@@ -293,6 +293,11 @@ impl PoolWorkers {
         self.state.lock().bounds_thoughts()
     }
 
+    /// Whether a worker that answers keeps prompts cached for a time.
+    pub(crate) fn pins(&self) -> bool {
+        self.state.lock().pins()
+    }
+
     /// Workers that take requests now.
     pub(crate) fn accepting(&self) -> usize {
         let state = self.state.lock();

@@ -28,6 +28,7 @@ use stator_protos::load::Load;
 use stator_protos::name::BlockName;
 
 use named::NamedBlocks;
+use stator_pins::{Now, PinOutcome};
 use transfer::{ArrivedBlocks, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
@@ -89,6 +90,14 @@ pub trait SharedKv {
     /// The blocks that a request would find of its prompt, before it is submitted. The blocks'
     /// names stay with the request, so that they are computed once.
     fn reusable(&self, request: &mut Request) -> Reusable;
+
+    /// Has the blocks of a request's prompt stay cached for a time, also those that are still to be
+    /// computed, before the request is submitted; `now` is the time since an origin of the caller's.
+    /// The blocks' names stay with the request, so that they are computed once.
+    fn pin(&mut self, request: &mut Request, time: Duration, now: Now) -> PinOutcome;
+
+    /// Ends the pins whose time is over.
+    fn unpin(&mut self, now: Now);
 
     /// Imports blocks as cached prefix, after the first `first` blocks of the prompt of a request
     /// that [`SharedKv::reusable`] has looked at; returns the number imported. The import ends at

@@ -32,6 +32,11 @@ impl NamedBlocks {
         self.seed
     }
 
+    /// Tokens of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
     /// The keys that are known.
     pub fn keys(&self) -> &[BlockKey] {
         &self.keys

@@ -1,5 +1,6 @@
 //! Limits of an engine, and the facts of its model.
 
+use stator_pins::PinLimits;
 use stator_protos::name::NameKey;
 
 /// Limits of one engine. [`EngineOptions::check`] says whether they make sense.
@@ -23,6 +24,8 @@ pub struct EngineOptions {
     /// Key of the names under which KV is reused; everybody's by default. Engines that exchange KV
     /// have the same.
     pub name_key: NameKey,
+    /// Limits of what clients may pin in the engine's own memory.
+    pub pins: PinLimits,
 }
 
 /// How one vector is made of the hidden values of a prompt's tokens.
@@ -46,6 +49,7 @@ impl Default for EngineOptions {
             context_length: None,
             pooling: Pooling::default(),
             name_key: NameKey::default(),
+            pins: PinLimits::default(),
         }
     }
 }

@@ -96,6 +96,7 @@ impl Planes {
                 classifies: served.profile.classifies,
                 only_pools: served.profile.only_pools,
                 bounds_thoughts: served.profile.bounds_thoughts,
+                pins: served.profile.pins,
                 api: served.profile.api.clone(),
                 ..settings.profile.clone()
             },

@@ -1,6 +1,6 @@
 //! Settings of the workers' engine, and of those in the agent's own process.
 
-use super::Faults;
+use super::{Faults, PinArgs};
 use clap::{Args, ValueEnum};
 use stator_engine::{EngineOptions, Pooling};
 use stator_runtime::config::ConfigError;
@@ -107,6 +107,10 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_POOLING", default_value = "last", value_enum, value_name = "HOW")]
     pub pooling: PoolingKind,
 
+    /// Limits of what clients may pin.
+    #[command(flatten)]
+    pub pins: PinArgs,
+
     /// Timing that simulated workers take: the name of a GPU and model pair, or `none` for no
     /// time at all.
     #[arg(long, env = "STATOR_SIM_PRESET", default_value = "h100-llama-8b", value_name = "NAME")]
@@ -169,6 +173,8 @@ impl TryFrom<EngineArgs> for EngineSettings {
                 return Err(ConfigError(vec![format!("engine: {fault}")]));
             }
         };
+        // All faults are gathered, so that one start shows every one of them.
+        let mut faults = Faults::default();
         let options = EngineOptions {
             block_size: args.block_size.unwrap_or(BLOCK_SIZE),
             total_blocks: args.total_blocks.unwrap_or(blocks),
@@ -177,10 +183,9 @@ impl TryFrom<EngineArgs> for EngineSettings {
             max_batched_tokens: args.max_batched_tokens.unwrap_or(batched),
             context_length: args.context_length,
             pooling: args.pooling.into(),
+            pins: args.pins.limits(&mut faults),
             ..EngineOptions::default()
         };
-        // All faults are gathered, so that one start shows every one of them.
-        let mut faults = Faults::default();
         faults.range("workers", args.workers, 1, 1024);
         faults.range("block-size", options.block_size, 1, 1024);
         faults.range("total-blocks", options.total_blocks, 1, 1 << 24);

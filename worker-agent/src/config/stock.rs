@@ -4,6 +4,7 @@
 use super::stock_args::StockArgs;
 use super::{EngineArgs, EngineKind, Faults, KvTierSettings, ScheduleArg, key, openai};
 use stator_dialect::{ApiKey, Kind};
+use stator_pins::PinLimits;
 use stator_protos::discovery::Role;
 use stator_runtime::config::ConfigError;
 use std::path::PathBuf;
@@ -54,6 +55,8 @@ pub struct StockSettings {
     pub own_metrics_bytes_max: usize,
     /// Tiers where the engine keeps KV.
     pub kv_tiers: Option<KvTierSettings>,
+    /// Limits of what clients may pin in the tiers.
+    pub pins: PinLimits,
     /// Key by which an object store's blocks are known to be the fleet's.
     pub object_key: Option<[u8; 32]>,
 }
@@ -101,6 +104,7 @@ impl StockSettings {
         }
         let handover_key = faults.keep_one(stock.trtllm.handover_key()).flatten();
         stock.check_use(kind, &engine, &mut faults);
+        let pins = engine.pins.limits(&mut faults);
         // All faults at once, so that nobody mends flags one start at a time.
         faults.none()?;
         let seconds = Duration::from_secs;
@@ -133,6 +137,7 @@ impl StockSettings {
             prefill_timeout: Duration::from_millis(stock.prefill_timeout_ms),
             own_metrics_bytes_max: stock.engine_metrics_max_bytes as usize,
             kv_tiers: None,
+            pins,
             object_key: None,
         })
     }
@@ -146,6 +151,12 @@ impl StockSettings {
             "kv-socket-dir: needed with attach and kv-host-gb, for the engine to find its tiers"
                 .into()
         })
+    }
+
+    /// A fault if limits of pins are given, and there is nothing to pin in.
+    pub(super) fn pins_fault(&self) -> Option<String> {
+        let has_use = self.kv_tiers.is_some() || self.pins == PinLimits::default();
+        (!has_use).then(|| "kv-pin-share-percent, kv-pin-max-s: need kv-host-gb above 0".into())
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod lending;
 pub(crate) mod offer;
 pub(crate) mod pages;
 pub(crate) mod peers;
+pub(crate) mod prompt_pins;
 pub(crate) mod prompt_reader;
 pub(crate) mod tiers;
 pub(crate) mod transfer_room;

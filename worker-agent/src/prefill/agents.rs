@@ -217,6 +217,7 @@ pub(crate) fn prompt(
         traceparent: metadata.traceparent.clone(),
         tracestate: metadata.tracestate.clone(),
         priority: metadata.priority,
+        pin_seconds: metadata.pin.map_or(0, |pin| pin.as_secs() as u32),
         kv_holders: metadata.kv_holders.iter().map(KvHolder::told).collect(),
         ..Submit::default()
     }

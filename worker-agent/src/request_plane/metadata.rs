@@ -1,9 +1,10 @@
-//! Parts of a request beyond tokens and sampling, for stock engines only.
+//! Parts of a request beyond tokens and sampling.
 
 use crate::kv::peers::KvHolder;
 use serde_json::value::RawValue;
 use stator_protos::worker::{self, KV_HOLDER_ADDRESS_MAX_BYTES, KV_HOLDERS_MAX};
 use stator_protos::{WorkerId, WorkerRank};
+use std::time::Duration;
 
 /// Longest LoRA name and client's request id, in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -12,10 +13,12 @@ const MAX_ENDPOINT_BYTES: usize = 1024;
 pub(crate) const MAX_HANDOVER_BYTES: usize = 1 << 20;
 /// Range of priorities.
 const PRIORITIES: std::ops::RangeInclusive<i32> = -1_000_000..=1_000_000;
+/// Longest time of a pin, in seconds.
+const PIN_SECONDS_MAX: u32 = 86_400;
 /// Longest trace context that is passed on, each part; a longer one is dropped.
 const MAX_TRACE_BYTES: usize = 512;
 
-/// Parts of a request that only stock engines serve.
+/// Parts of a request beside what an engine computes; adapters and priorities are for stock engines only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestMetadata {
     /// LoRA adapter.
@@ -26,6 +29,8 @@ pub(crate) struct RequestMetadata {
     pub(crate) prefill: Option<PrefillWorker>,
     /// Agents that are said to hold KV of the prompt, the best first.
     pub(crate) kv_holders: Vec<KvHolder>,
+    /// Time for which the prompt's blocks are to stay cached.
+    pub(crate) pin: Option<Duration>,
     /// The client's request id, for logs.
     pub(crate) client_request_id: String,
     /// W3C trace context, empty where there is none.
@@ -62,7 +67,13 @@ impl RequestMetadata {
         if !PRIORITIES.contains(&submit.priority) {
             return Err(format!("priority: {} is not in {PRIORITIES:?}", submit.priority));
         }
+        if submit.pin_seconds > PIN_SECONDS_MAX {
+            let seconds = submit.pin_seconds;
+            return Err(format!("pin_seconds: {seconds} is above {PIN_SECONDS_MAX}, the limit"));
+        }
+        let pin = Duration::from_secs(submit.pin_seconds.into());
         Ok(Self {
+            pin: Some(pin).filter(|pin| !pin.is_zero()),
             lora: Some(std::mem::take(&mut submit.lora_name)).filter(|name| !name.is_empty()),
             priority: submit.priority,
             prefill: submit.prefill.take().map(peer).transpose()?,
@@ -170,6 +181,7 @@ mod tests {
         };
         let cases = [
             (check(|s| s.lora_name = "x".repeat(257)), "lora_name: 257 bytes, limit 256"),
+            (check(|s| s.pin_seconds = 86_401), "pin_seconds: 86401 is above 86400, the limit"),
             (check(|s| s.priority = 1_000_001), "priority: 1000001 is not in -1000000..=1000000"),
             (prefill(|p| p.endpoint.clear()), "prefill.endpoint: 0 bytes, 1 to 1024"),
             (prefill(|p| p.rank = 65_536), "prefill.rank: 65536 is above 65535, the limit"),

@@ -76,6 +76,7 @@ pub(crate) fn output(output: stator_engine::Output, request_id: u64) -> worker::
         prefill_failed: false,
         transfer_us: 0,
         pooled: output.pooled,
+        pinned_tokens: None,
         finish: output.finish.map(own_finish),
     }
 }

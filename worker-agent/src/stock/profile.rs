@@ -15,6 +15,7 @@ pub(super) fn profile(settings: &StockSettings, description: &Description) -> Pr
         needs_prefill: settings.role == Role::Decode && description.needs_prefill,
         embeds: description.pooling == Some(Pooling::Vector),
         classifies: description.pooling == Some(Pooling::Classes),
+        pins: settings.kv_tiers.is_some() && settings.pins.share_percent > 0,
         bounds_thoughts: description.bounds_thoughts,
         only_pools: description.pooling.is_some(),
         api: openai::api(settings, description),

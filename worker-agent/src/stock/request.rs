@@ -7,6 +7,7 @@ use super::tally::{Entry, Tally};
 use super::trace::TracedRequest;
 use crate::kv::pages::prompt_keys;
 use crate::kv::peers::KvPeers;
+use crate::kv::prompt_pins::PromptPins;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::metadata::RequestMetadata;
@@ -31,6 +32,9 @@ const CLIENT_ID_BYTES: usize = 32;
 /// Time that a drain allows for the fetch of a prompt's KV: engines do not report its end, and the
 /// decode worker may have to wait for room first.
 pub(super) const FETCH: Duration = Duration::from_secs(5);
+
+/// No client wishes to pin the prompt, or one was told what is pinned.
+const NOT_ASKED: u32 = u32::MAX;
 
 /// Tells this agent's requests from those that another one, or an earlier one, sent to the engine.
 static LIFE: LazyLock<u32> = LazyLock::new(rand::random);
@@ -58,6 +62,8 @@ pub(crate) struct Rank {
     pub(crate) read_ahead: Option<ReadAhead>,
     /// Agents that the engine's tiers read from, too.
     pub(crate) peers: Option<Arc<KvPeers>>,
+    /// Pins prompts in the engine's tiers, if there are any and clients may.
+    pub(crate) pins: Option<PromptPins>,
     /// Tokens of a page of an SGLang, which tells the tiers nothing but the keys of pages.
     pub(crate) page_tokens: Option<NonZeroU32>,
 }
@@ -83,8 +89,19 @@ impl Rank {
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
         let kv_hint = self.note_holders(&request, &metadata);
+        let pinned_tokens = AtomicU32::new(self.pin(&request, &metadata).unwrap_or(NOT_ASKED));
         let outbox = &*outbox;
-        let job = Job { rank: self, request, request_id, metadata, traced, outbox, left, kv_hint };
+        let job = Job {
+            rank: self,
+            request,
+            request_id,
+            metadata,
+            traced,
+            outbox,
+            left,
+            kv_hint,
+            pinned_tokens,
+        };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
         let read_ahead = async {
             // Where another worker computes the prompt, its KV comes from there.
@@ -124,6 +141,11 @@ impl Rank {
         }
     }
 
+    /// Pins the blocks of a prompt, if its client wishes it. Returns the tokens that are pinned.
+    fn pin(&self, request: &Request, metadata: &RequestMetadata) -> Option<u32> {
+        self.pins.as_ref()?.pin(request, metadata, &self.metrics)
+    }
+
     /// Computes a prompt for another engine, unless who asked for it has gone.
     pub(crate) async fn prefill(&self, order: PrefillOrder, sink: Arc<LifeSink>) {
         let PrefillOrder { request, metadata, handover, mut answer, ticket } = order;
@@ -161,6 +183,7 @@ impl Rank {
             &[],
         );
         let kv_hint = self.note_holders(request, metadata);
+        self.pin(request, metadata);
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), kv_hint, ..ask });
         let mut answer = asked.await.map_err(failure)?;
         let mut prefilled = PrefillResult { handover: None, cached_tokens: 0, first: None };
@@ -188,6 +211,8 @@ pub(super) struct Job<'a> {
     left: AtomicU32,
     /// Number by which the tiers know who holds KV of its prompt.
     kv_hint: Option<u64>,
+    /// Tokens of the prompt that its client has pinned, until an output has reported them.
+    pinned_tokens: AtomicU32,
 }
 
 /// An answer that has begun.
@@ -270,7 +295,9 @@ impl Job<'_> {
         });
         // The choices of a request run side by side: the last to finish ends the request.
         let ends = finish.is_some() && self.left.fetch_sub(1, Ordering::Relaxed) == 1;
+        let pinned_tokens = self.pinned_tokens.swap(NOT_ASKED, Ordering::Relaxed);
         let output = worker::Output {
+            pinned_tokens: Some(pinned_tokens).filter(|tokens| *tokens != NOT_ASKED),
             request_id: self.request_id,
             choice: progress.choice,
             token_ids: delta.tokens,

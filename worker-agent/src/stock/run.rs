@@ -7,6 +7,7 @@ use super::read_ahead::ReadAhead;
 use super::request::Rank;
 use super::tally::Tally;
 use super::tiers::TierService;
+use crate::kv::prompt_pins::PromptPins;
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Status};
@@ -68,6 +69,13 @@ impl StockEngine {
         Ok((workers, keeper))
     }
 
+    /// Pins prompts in the engine's tiers, if it has tiers and clients may.
+    fn pins(&self) -> Option<PromptPins> {
+        let may = self.settings.pins.share_percent > 0;
+        let tiers = self.tiers.as_ref().filter(|_| may)?;
+        Some(PromptPins::new(tiers.board(), NonZeroU32::new(self.block_size)?))
+    }
+
     fn rank(
         &self,
         record: WorkerRecord,
@@ -87,6 +95,7 @@ impl StockEngine {
             resting: self.probe.resting.clone(),
             read_ahead: tiers.clone().zip(block_size).map(|(of, size)| ReadAhead::new(of, size)),
             peers: self.peers.clone(),
+            pins: self.pins(),
             page_tokens: block_size.filter(|_| self.settings.kind == Kind::Sglang),
         };
         let tally = rank.tally.clone();

@@ -284,6 +284,7 @@ impl Bed {
             resting: resting.clone(),
             read_ahead,
             peers: None,
+            pins: None,
             page_tokens: None,
         };
         let queue = Arc::new(Queue::default());

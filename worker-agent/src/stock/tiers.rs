@@ -64,6 +64,7 @@ impl TierService {
         let socket = folder.join(SOCKET);
         write_modules(&folder).with_context(|| format!("kv-socket-dir: {}", folder.display()))?;
         let (runtime, object_key) = (Handle::current(), settings.object_key);
+        let pins = settings.pins;
         let (board, desk) = (Arc::new(TierBoard::with_peers(peers.clone())), TierDesk::new());
         let pages = (settings.kind == Kind::Sglang).then(Arc::<PageBook>::default);
         let (noted, told) = (board.clone(), desk.clone());
@@ -77,7 +78,7 @@ impl TierService {
             let (board, metrics) = (noted.clone(), kv_metrics.clone());
             let events = Arc::new(move |event| board.take_event(&event));
             let (peers, desk) = (peers.clone(), told.clone());
-            let room = CacheRoom { events, metrics, object_key, peers, desk };
+            let room = CacheRoom { events, metrics, object_key, pins, peers, desk };
             let cache = open_cache(form, &tiers, room).map_err(|error| format!("{error:#}"))?;
             noted.opened(&cache);
             if let Some(book) = &book {

@@ -12,6 +12,7 @@ use crate::request_plane::outbox::{Outbox, Route};
 use stator_engine::Refusal;
 use stator_engine::transfer::{ArrivedBlocks, KvForm};
 use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
+use stator_pins::{Now, PinOutcome};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
@@ -137,6 +138,12 @@ impl SharedKv for Fake {
         let blocks = if request.tokens[0] == PAIRED { 2 } else { 0 };
         Reusable { held: 0, names: (0..blocks).map(BlockName).collect() }
     }
+
+    fn pin(&mut self, request: &mut Request, _: Duration, _: Now) -> PinOutcome {
+        PinOutcome { pinned: self.reusable(request).names.len(), refused: 0 }
+    }
+
+    fn unpin(&mut self, _: Now) {}
 
     fn import(&mut self, _: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize {
         let is_right = |block: &usize| {

@@ -43,6 +43,8 @@ client_object! {
         pub chat_template_kwargs: Option<Json<'a>>,
         /// Salt of the cached prefixes; a field of open models.
         pub cache_salt: Option<Text<'a>>,
+        /// A wish that the prompt stays cached.
+        pub cache_control: Option<Json<'a>>,
         /// Hints of NVIDIA Dynamo's clients.
         pub nvext: Option<crate::openai::body::Extensions<'a>>,
     }

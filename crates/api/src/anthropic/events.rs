@@ -260,12 +260,16 @@ fn push_ending(out: &mut Vec<u8>, limit: AnswerLimit, ending: Option<&Ending>, u
     }
 }
 
-/// The tokens of a message. Those of the prompt that were cached are counted apart.
+/// The tokens of a message. Those of the prompt that were cached, or are from now on for as long as
+/// the client wished, are counted apart.
 fn push_usage(out: &mut Vec<u8>, usage: Usage) {
     let cached = usage.cached_tokens.min(usage.prompt_tokens);
     out.extend_from_slice(b"{\"input_tokens\":");
-    push_int(out, usage.prompt_tokens - cached);
-    out.extend_from_slice(b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":");
+    let written = usage.written_tokens();
+    push_int(out, usage.prompt_tokens - cached - written);
+    out.extend_from_slice(b",\"cache_creation_input_tokens\":");
+    push_int(out, written);
+    out.extend_from_slice(b",\"cache_read_input_tokens\":");
     push_int(out, cached);
     out.extend_from_slice(b",\"output_tokens\":");
     push_int(out, usage.completion_tokens);

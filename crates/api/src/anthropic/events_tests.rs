@@ -3,8 +3,13 @@ use crate::delta::ToolCallStart;
 use serde_json::{Value, json};
 
 const IDENTITY: Identity<'static> = Identity { id: "r", created: 7, model: "m" };
-const USAGE: Usage =
-    Usage { prompt_tokens: 9, completion_tokens: 3, reasoning_tokens: 2, cached_tokens: 4 };
+const USAGE: Usage = Usage {
+    prompt_tokens: 9,
+    completion_tokens: 3,
+    reasoning_tokens: 2,
+    cached_tokens: 4,
+    pinned_tokens: 0,
+};
 
 fn delta<'a>(text: &'a str, reasoning: &'a str) -> Delta<'a> {
     Delta { text, reasoning, ..Delta::default() }

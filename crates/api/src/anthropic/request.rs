@@ -3,6 +3,7 @@
 use super::blocks;
 use super::body::MessagesBody;
 use super::tools::{self, MessageTools};
+use crate::cache_control::{self, CACHE_CONTROL};
 use crate::conversation::{Content, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
@@ -68,6 +69,9 @@ fn check<'a>(
     mut body: MessagesBody<'a>,
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
+    if let Some(wish) = body.cache_control.take().filter(|wish| *wish != Json::Null) {
+        cache_control::read_member(wish, JsonPath::Field(notes, CACHE_CONTROL))?;
+    }
     let path = JsonPath::Field(notes, "thinking");
     let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
     let thinking = thinking.transpose()?.unwrap_or_default();

@@ -3,6 +3,7 @@
 
 use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, OneOrMany, RawPrompt};
+use crate::cache_control;
 use crate::conversation::Message;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
@@ -110,6 +111,8 @@ client_object! {
         pub max_thinking_tokens: Option<i64>,
         /// Hints of an agent about its request; [`crate::steering`] obeys them.
         pub agent_hints: Option<AgentHints<'a>>,
+        /// A wish that the prompt stays cached.
+        pub cache_control: Option<Json<'a>>,
     }
 }
 
@@ -128,13 +131,16 @@ client_object! {
 }
 
 impl Extensions<'_> {
-    /// Settles the members that nobody reads.
+    /// Settles the members that nobody reads, and notes the wish that the prompt stays cached.
     ///
     /// # Errors
     ///
-    /// 400 for the first that would change the answer, or that no API has.
+    /// 400 for the first that would change the answer, or that no API has, and for a wish that is none.
     pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
         notes.settle(api, "nvext.", &self.strangers, Self::FIELDS)?;
+        if let Some(wish) = self.cache_control.clone().filter(|wish| *wish != Json::Null) {
+            cache_control::read_extension(wish, notes)?;
+        }
         match &self.agent_hints {
             Some(hints) => hints.settle(api, notes),
             None => Ok(()),

@@ -77,6 +77,7 @@ fn every_option_is_read() {
         include_stop_str_in_output: true,
         include_reasoning: true,
         thought_budget: None,
+        pin: None,
         return_token_ids: true,
         stream: true,
         include_usage: true,

@@ -70,6 +70,7 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         include_stop_str_in_output: body.include_stop_str_in_output.unwrap_or(false),
         include_reasoning: body.include_reasoning.unwrap_or(true),
         thought_budget: None,
+        pin: None,
         return_token_ids: body.return_token_ids.unwrap_or(false),
         stream,
         include_usage: options.and_then(|it| it.include_usage).unwrap_or(false),

@@ -218,6 +218,10 @@ fn push_usage(out: &mut Vec<u8>, usage: Usage) {
     push_int(out, u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens));
     out.extend_from_slice(b",\"prompt_tokens_details\":{\"cached_tokens\":");
     push_int(out, usage.cached_tokens);
+    if usage.pinned_tokens > 0 {
+        out.extend_from_slice(b",\"cache_write_tokens\":");
+        push_int(out, usage.written_tokens());
+    }
     out.push(b'}');
     if usage.reasoning_tokens > 0 {
         out.extend_from_slice(b",\"completion_tokens_details\":{\"reasoning_tokens\":");

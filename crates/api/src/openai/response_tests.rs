@@ -3,8 +3,13 @@ use crate::delta::{TokenLogprob, TokenText};
 use serde_json::{Value, json};
 
 const IDENTITY: Identity<'static> = Identity { id: "7", created: 1_700_000_000, model: "a\"b" };
-const USAGE: Usage =
-    Usage { prompt_tokens: 5, completion_tokens: 2, reasoning_tokens: 0, cached_tokens: 4 };
+const USAGE: Usage = Usage {
+    prompt_tokens: 5,
+    completion_tokens: 2,
+    reasoning_tokens: 0,
+    cached_tokens: 4,
+    pinned_tokens: 0,
+};
 
 /// The JSON of one event.
 #[track_caller]

@@ -361,7 +361,9 @@ fn push_usage(out: &mut Vec<u8>, usage: Usage) {
     push_int(out, usage.prompt_tokens);
     out.extend_from_slice(b",\"input_tokens_details\":{\"cached_tokens\":");
     push_int(out, usage.cached_tokens);
-    out.extend_from_slice(b",\"cache_write_tokens\":0},\"output_tokens\":");
+    out.extend_from_slice(b",\"cache_write_tokens\":");
+    push_int(out, usage.written_tokens());
+    out.extend_from_slice(b"},\"output_tokens\":");
     push_int(out, usage.completion_tokens);
     out.extend_from_slice(b",\"output_tokens_details\":{\"reasoning_tokens\":");
     push_int(out, usage.reasoning_tokens);

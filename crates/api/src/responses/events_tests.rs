@@ -4,8 +4,13 @@ use crate::delta::{ToolCallDelta, ToolCallStart};
 use serde_json::{Value, json};
 
 const IDENTITY: Identity<'static> = Identity { id: "r", created: 7, model: "m" };
-const USAGE: Usage =
-    Usage { prompt_tokens: 9, completion_tokens: 3, reasoning_tokens: 2, cached_tokens: 4 };
+const USAGE: Usage = Usage {
+    prompt_tokens: 9,
+    completion_tokens: 3,
+    reasoning_tokens: 2,
+    cached_tokens: 4,
+    pinned_tokens: 0,
+};
 
 fn response() -> ResponseEvents {
     let members = b",\"model\":\"m\"".as_slice().into();

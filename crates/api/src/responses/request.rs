@@ -134,7 +134,8 @@ pub fn check<'a>(
     let seal = place.seal.filter(|_| includes(&body, REASONING)).cloned();
     let echo = RequestEcho { members, calls: Arc::new(calls.unwrap_or_default()), seal };
     let chat = Body { tools, ..chat_body(body, reader, notes)? };
-    let request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
+    let mut request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
+    request.options.pin = notes.pinned();
     Ok(CheckedResponse {
         request,
         form: ResponseForm { echo, input, store, background, truncates },
@@ -148,9 +149,9 @@ pub struct ResponsePlace<'p> {
     pub id: &'p str,
     /// Whether there is a store for it.
     pub keeps: bool,
-}
     /// Seals thoughts for the client and opens them, if somebody does.
     pub seal: Option<&'p ThoughtSeal>,
+}
 
 /// The request's own items: a text is one message of the user.
 fn own_items<'a>(input: Option<Json<'a>>, path: JsonPath<'_>) -> Result<Vec<Json<'a>>, ApiError> {

@@ -1,7 +1,8 @@
 //! The KV block pool: who holds which block, and which prefixes can be reused.
 //!
 //! A block is *free* (nobody's), *private* (one sequence fills it), *shared* (full, indexed under
-//! its name, held by one or more sequences) or *idle* (indexed, held by none, evictable).
+//! its name, held by one or more sequences), *idle* (indexed, held by none, evictable) or *parked*
+//! (indexed, held by none, pinned by a client).
 //!
 //! Events call blocks by their sequence hashes, which can be forged. Two blocks under one hash cost
 //! whoever reads the events a block: when one of them goes, the reader takes both to be gone.
@@ -43,6 +44,8 @@ pub struct Pool {
     blocks: Vec<Block>,
     free: Vec<BlockId>,
     idle: Lru,
+    /// Pinned blocks that no sequence holds.
+    parked: usize,
     index: FxHashMap<BlockName, BlockId>,
     commits: u64,
     events: Vec<KvEvent>,
@@ -51,6 +54,8 @@ pub struct Pool {
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     holders: u32,
+    /// Whether it stays when no sequence holds it.
+    is_pinned: bool,
     /// Set while indexed.
     key: Option<BlockKey>,
     /// Counts up over all commits: a block's number is above that of the block before it.
@@ -66,6 +71,7 @@ impl Pool {
             blocks: Vec::new(),
             free: Vec::new(),
             idle: Lru::default(),
+            parked: 0,
             index: FxHashMap::default(),
             commits: 0,
             events: Vec::new(),
@@ -74,17 +80,17 @@ impl Pool {
 
     /// Blocks that [`Pool::allocate`] can hand out: free and idle ones.
     pub fn available(&self) -> usize {
-        self.total as usize - self.used()
+        self.total as usize - self.used() - self.parked
     }
 
     /// Blocks that sequences hold.
     pub fn used(&self) -> usize {
-        self.blocks.len() - self.free.len() - self.idle.len()
+        self.blocks.len() - self.free.len() - self.idle()
     }
 
     /// Blocks that only the cache holds.
     pub fn idle(&self) -> usize {
-        self.idle.len()
+        self.idle.len() + self.parked
     }
 
     /// The leading part of a sequence that is cached, up to the first gap.
@@ -92,7 +98,8 @@ impl Pool {
         let mut prefix = Prefix::default();
         for block in sequence.iter().map_while(|key| self.index.get(&key.name)) {
             prefix.blocks += 1;
-            prefix.idle += usize::from(self.blocks[block.0 as usize].holders == 0);
+            let block = &self.blocks[block.0 as usize];
+            prefix.idle += usize::from(block.holders == 0 && !block.is_pinned);
         }
         prefix
     }
@@ -107,6 +114,26 @@ impl Pool {
         let id = self.find(name)?;
         self.hold(id);
         Some(id)
+    }
+
+    /// Has the block of this prefix stay, if it is here, until it is unpinned.
+    pub fn pin(&mut self, name: BlockName) -> Option<BlockId> {
+        let id = self.find(name)?;
+        let block = &mut self.blocks[id.0 as usize];
+        if !std::mem::replace(&mut block.is_pinned, true) && block.holders == 0 {
+            self.idle.remove(id.0);
+            self.parked += 1;
+        }
+        Some(id)
+    }
+
+    /// Lets a pinned block go. Of a sequence's blocks, the last must go first.
+    pub fn unpin(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id.0 as usize];
+        if std::mem::take(&mut block.is_pinned) && block.holders == 0 {
+            self.parked -= 1;
+            self.idle.push(id.0);
+        }
     }
 
     /// Hands out a private block, evicting the least recently used idle one where none is free.
@@ -148,15 +175,17 @@ impl Pool {
         assert!(block.holders > 0, "block {} is released more often than held", id.0);
         block.holders -= 1;
         match (block.holders, block.key) {
+            (0, Some(_)) if block.is_pinned => self.parked += 1,
             (0, Some(_)) => self.idle.push(id.0),
             (0, None) => self.free.push(id),
             _ => {}
         }
     }
 
-    /// Forgets every cached prefix. No sequence may hold a block.
+    /// Forgets every cached prefix. No sequence may hold a block, and none may be pinned.
     pub fn clear(&mut self) {
-        assert_eq!(self.used(), 0, "the pool is cleared while blocks are held");
+        let held = self.used() + self.parked;
+        assert_eq!(held, 0, "the pool is cleared while blocks are held");
         while let Some(id) = self.idle.pop() {
             self.blocks[id as usize] = Block::default();
             self.free.push(BlockId(id));
@@ -180,8 +209,10 @@ impl Pool {
 
     fn hold(&mut self, id: BlockId) {
         let block = &mut self.blocks[id.0 as usize];
-        if block.holders == 0 {
-            self.idle.remove(id.0);
+        match (block.holders, block.is_pinned) {
+            (0, true) => self.parked -= 1,
+            (0, false) => self.idle.remove(id.0),
+            _ => {}
         }
         block.holders += 1;
     }

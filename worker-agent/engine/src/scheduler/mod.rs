@@ -13,6 +13,9 @@ mod kept;
 mod outer;
 #[cfg(test)]
 mod outer_tests;
+mod pinned;
+#[cfg(test)]
+mod pinned_tests;
 mod queue;
 mod search;
 mod sequence;
@@ -33,6 +36,7 @@ use stator_protos::worker::LogitBias;
 
 use self::kept::KeptPrompt;
 use self::outer::{ONBOARD_BYTES, OuterKv};
+use self::pinned::PinnedPrompts;
 use self::queue::{Queue, QueueAdmission};
 use self::sequence::Sequence;
 use super::compute::{Compute, Item, ItemResult};
@@ -57,6 +61,7 @@ pub struct Scheduler<C> {
     rest: Rest,
     /// Requests whose blocks stay held when they end, and those that are.
     kept: FxHashMap<RequestKey, KeptPrompt>,
+    pinned: PinnedPrompts,
     /// KV outside the engine's memory.
     outer: Option<OuterKv>,
     /// Reused from step to step.
@@ -83,6 +88,7 @@ impl<C: Compute> Scheduler<C> {
             waiting: Queue::default(),
             rest: Rest::Awake,
             kept: FxHashMap::default(),
+            pinned: PinnedPrompts::new(options.pins),
             outer: None,
             results: Vec::new(),
             options,
@@ -235,7 +241,7 @@ impl<C: Compute> Scheduler<C> {
             } else if sequence.grow(&mut self.pool, block_size) {
                 *budget -= sequence.plan(1);
                 next += 1;
-            } else {
+            } else if self.running.len() > 1 || !self.pinned.give_up(&mut self.pool) {
                 self.preempt_youngest();
             }
         }
@@ -256,7 +262,7 @@ impl<C: Compute> Scheduler<C> {
         if let Some(outer) = outer {
             outer.look_ahead(&mut self.waiting, pool, block_size);
         }
-        let mut onboarded = 0;
+        let (mut onboarded, mut is_full) = (0, false);
         while budget > 0 && self.running.len() < most && onboarded < ONBOARD_BYTES {
             // One spare block for each that runs: otherwise the newcomer would soon be preempted.
             let spare = self.running.len();
@@ -265,12 +271,19 @@ impl<C: Compute> Scheduler<C> {
                 if !outer.as_mut().is_none_or(settled) {
                     return QueueAdmission::AwaitsKv;
                 }
-                match sequence.admit(pool, block_size, spare) {
-                    true => QueueAdmission::Admitted,
-                    false => QueueAdmission::NoRoom,
+                is_full = !sequence.admit(pool, block_size, spare);
+                match is_full {
+                    false => QueueAdmission::Admitted,
+                    true => QueueAdmission::NoRoom,
                 }
             });
-            let Some(mut sequence) = admitted else { return };
+            let Some(mut sequence) = admitted else {
+                // Nobody who runs will make room.
+                if std::mem::take(&mut is_full) && spare == 0 && self.pinned.give_up(pool) {
+                    continue;
+                }
+                return;
+            };
             onboarded += sequence.onboard(pool, &mut self.compute, block_size) * block_bytes;
             sequence.begin();
             budget -= sequence.plan(budget);
@@ -310,16 +323,23 @@ impl<C: Compute> Scheduler<C> {
         // Counted once: prompts that end in the same step share the room.
         let mut room = self.room_to_keep();
         let mut results = self.results.drain(..);
-        let mut finished = false;
+        let (mut finished, mut came) = (false, Vec::new());
         for sequence in self.running.iter_mut().filter(|sequence| sequence.chunk > 0) {
             let mut computed = results.next().expect("one result per planned sequence");
             let prompt_logprobs = std::mem::take(&mut computed.prompt_logprobs);
             sequence.take_prompt_logprobs(prompt_logprobs);
+            let wants_pins = !self.pinned.is_empty();
             sequence.advance(&mut self.pool, block_size, |id, block| {
+                if wants_pins {
+                    came.push((block.key.name, id));
+                }
                 if let Some(outer) = &mut self.outer {
                     outer.offer(id, block);
                 }
             });
+            for (name, id) in came.drain(..) {
+                self.pinned.came(name, id, &mut self.pool);
+            }
             let output = match computed.token {
                 Some(token) => {
                     for sibling in sequence.take_siblings().into_iter().rev() {
@@ -386,6 +406,7 @@ impl<C: Compute> Engine for Scheduler<C> {
         for kept in self.kept.values_mut() {
             std::mem::take(kept).release(&mut self.pool);
         }
+        self.pinned.give_up(&mut self.pool);
         self.pool.clear();
         if let Some(outer) = &mut self.outer {
             outer.reset(&mut self.waiting);

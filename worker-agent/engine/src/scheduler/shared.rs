@@ -11,7 +11,9 @@ use crate::pool::BlockId;
 use crate::tiers::OuterBlock;
 use crate::transfer::{ArrivedBlocks, KvForm};
 use crate::{Pooling, Request, RequestKey, Rest, Reusable, SharedKv};
+use stator_pins::{Now, PinOutcome, PinWish};
 use stator_protos::name::BlockName;
+use std::time::Duration;
 
 impl<C: Compute> Scheduler<C> {
     /// Blocks of a request that need not be computed where they are held.
@@ -47,6 +49,7 @@ impl<C: Compute> Scheduler<C> {
             return None;
         }
         let id = self.pool.commit(id, key, parent, tokens);
+        self.pinned.came(key.name, id, &mut self.pool);
         if let Some(outer) = &mut self.outer {
             outer.offer(id, place);
         }
@@ -82,6 +85,17 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         let names = keys.iter().map(|key| key.name).collect();
         request.named = Some(named);
         Reusable { held, names }
+    }
+
+    fn pin(&mut self, request: &mut Request, time: Duration, now: Now) -> PinOutcome {
+        let names = self.reusable(request).names;
+        let tenant = request.named.as_ref().map_or(0, |named| named.space().number());
+        let room = (&mut self.pool, self.options.total_blocks);
+        self.pinned.pin(&names, PinWish { tenant, time }, room, now)
+    }
+
+    fn unpin(&mut self, now: Now) {
+        self.pinned.expire(&mut self.pool, now);
     }
 
     fn import(&mut self, request: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize {

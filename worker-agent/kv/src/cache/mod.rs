@@ -125,6 +125,7 @@ fn assemble(
     let share = |percent: u8| settings.slots as usize * usize::from(percent) / 100;
     let limits = StoreSettings {
         tenant_slots_max: settings.tenant_share_percent.map(share),
+        pins: settings.pins,
         ..StoreSettings::new(settings.slots, form.block_bytes, tiers)
     };
     let shared =

@@ -3,6 +3,7 @@
 use super::TieredCache;
 use crate::metrics::KvMetrics;
 use crate::store::{ForgetOutcome, KeepOutcome, StoreStatus, TierId};
+use stator_pins::{PinOutcome, PinWish};
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
 use std::time::Duration;
@@ -63,6 +64,12 @@ impl TieredCache {
             BlockChoice::Names(names) => store.keep(names, now + time, now),
             BlockChoice::Hashes(hashes) => store.keep(&store.named(hashes), now + time, now),
         })
+    }
+
+    /// Pins leading blocks of a prompt in host memory, as a client wishes. Blocks that are not there
+    /// are pinned when they come.
+    pub fn pin_prompt(&self, hashes: &[SequenceHash], wish: PinWish) -> PinOutcome {
+        self.shared.operate(|store, now| store.pin_prompt(hashes, wish, now))
     }
 
     /// Forgets blocks, in host memory and in all tiers.

@@ -5,6 +5,7 @@ use crate::metrics::KvMetrics;
 use crate::store::{RequestId, TierSettings};
 use crate::tier::{Tier, TierEvent, TierReport};
 use crate::{BlockForm, SlotId};
+use stator_pins::PinLimits;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub struct CacheSettings {
     pub tiers: Vec<CacheTier>,
     /// Share of host memory that the blocks of one tenant may have, in percent. Default: no quota.
     pub tenant_share_percent: Option<u8>,
+    /// Limits of what clients may pin in host memory. Default: nothing.
+    pub pins: PinLimits,
     /// Whether blocks in host memory are compared with their checksums whenever a request is to
     /// use them. Default: yes.
     pub verify_host: bool,
@@ -37,6 +40,7 @@ impl CacheSettings {
             slots,
             tiers: Vec::new(),
             tenant_share_percent: None,
+            pins: PinLimits::NONE,
             verify_host: true,
             verify_bytes: 8 << 20,
             events: Arc::new(|_| {}),

@@ -66,8 +66,8 @@ impl DecisionMetrics {
         last: Option<&StoreStatus>,
         now: Option<&StoreStatus>,
     ) {
-        let host = |status: Option<&StoreStatus>| status.map_or([0; 5], |of| slots(&of.host));
-        let uses = ["limit", "used", "granted", "pinned", "kept"];
+        let host = |status: Option<&StoreStatus>| status.map_or([0; 6], |of| slots(&of.host));
+        let uses = ["limit", "used", "granted", "pinned", "kept", "client_pins"];
         for (state, change) in uses.into_iter().zip(changes(host(last), host(now))) {
             self.slot_use.get_or_create(&SlotUseLabels { state }).inc_by(change);
         }
@@ -112,8 +112,9 @@ impl DecisionMetrics {
     }
 }
 
-fn slots(host: &HostStatus) -> [i64; 5] {
-    [host.limit, host.used, host.granted, host.pinned, host.kept].map(|slots| slots as i64)
+fn slots(host: &HostStatus) -> [i64; 6] {
+    let HostStatus { limit, used, granted, pinned, kept, client_pins, .. } = *host;
+    [limit, used, granted, pinned, kept, client_pins].map(|slots| slots as i64)
 }
 
 fn conditions(tier: &TierStatus) -> [i64; 4] {

@@ -70,6 +70,9 @@ impl BlockStore {
                 self.unpin(slot);
             }
             let Some(known) = self.index.find(*name).copied() else { continue };
+            if let Some(hash) = known.hash {
+                self.end_pin(hash);
+            }
             if let Some(slot) = known.slot {
                 outcome.host += usize::from(self.hide(slot));
             }
@@ -124,7 +127,12 @@ impl BlockStore {
         }
         self.policy.forget(slot);
         self.tenants.hold(slot);
-        if let Some(block) = self.index.unset_slot(name) {
+        let block = self.index.unset_slot(name);
+        if block.and_then(|block| block.hash).is_some_and(|hash| self.pins.gone(hash, slot)) {
+            // The slot has no block that could be settled, until below.
+            self.slots.unpin(slot);
+        }
+        if let Some(block) = block {
             let medium = Medium::Host;
             self.actions.push_back(Action::Event(TierEvent::Removed { block, medium }));
         }

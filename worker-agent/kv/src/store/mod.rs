@@ -7,7 +7,7 @@
 //! - `owners`: engines come, fill slots and go.
 //! - `asks`: what there is of a prompt; `loads`: reads from tiers; `waits`: until they have ended.
 //! - `reports`: what the tiers did, and what they hold; `down`: writes to them.
-//! - `room`: slots, pins and eviction.
+//! - `room`: slots, pins and eviction; `kept` and `pinned`: blocks that operators and clients keep.
 
 mod action;
 mod asks;
@@ -19,6 +19,7 @@ mod kept_blocks;
 mod load_step;
 mod loads;
 mod owners;
+mod pinned;
 mod reports;
 mod requests;
 mod room;
@@ -35,6 +36,8 @@ mod kept_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod pinned_tests;
+#[cfg(test)]
 mod tenant_tests;
 #[cfg(test)]
 mod tests;
@@ -47,15 +50,17 @@ pub use settings::{StoreSettings, TierAdmission, TierSettings};
 pub use stats::{StoreStats, TierStats};
 pub use status::{HostStatus, StoreStatus, TierStatus};
 
-use crate::Now;
 use crate::cost::TIERS_MAX;
 use crate::policy::{Ghosts, PolicyName, PolicySelector, TenantSlots};
+use crate::{Now, SlotId};
 use index::BlockIndex;
 use kept_blocks::KeptBlocks;
 use load_step::LoadStep;
 use requests::{Owner, Requests};
 use rustc_hash::FxHashMap;
 use slots::HostSlots;
+use stator_pins::ClientPins;
+use stator_protos::hash::SequenceHash;
 use stator_protos::load::LoadCost;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -79,6 +84,8 @@ pub struct BlockStore {
     stats: StoreStats,
     /// Blocks that operators keep in host memory.
     kept: KeptBlocks,
+    /// Blocks that clients have pinned, by their hashes: engines tell these of all blocks.
+    pins: ClientPins<SequenceHash, SlotId>,
     /// Slots of each tenant, if there is a quota.
     tenants: TenantSlots,
     /// Blocks that came into host memory lately, whether or not they are still there.
@@ -126,6 +133,7 @@ impl BlockStore {
             actions: VecDeque::new(),
             stats: StoreStats::default(),
             kept: KeptBlocks::default(),
+            pins: ClientPins::new(settings.pins),
             tenants: TenantSlots::new(settings.tenant_slots_max),
             seen: Ghosts::new(seen),
             steps: Vec::new(),
@@ -165,6 +173,7 @@ impl BlockStore {
             granted: self.owners.values().map(|owner| owner.granted).sum(),
             pinned: self.slots.pinned(),
             kept: self.kept.len(),
+            client_pins: self.pins.len(),
             policy: self.policy.current(),
         };
         let tiers = self.tiers.iter().map(|tier| tier.status(now)).collect();

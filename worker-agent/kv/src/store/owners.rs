@@ -119,10 +119,13 @@ impl BlockStore {
     pub fn learn(&mut self, block: Block) {
         let Some(known) = self.index.learn(block) else { return };
         let block = known.block(block.name);
-        let in_slot = known.slot.is_some_and(|slot| self.slots[slot].state == SlotState::Ready);
+        let slot = known.slot.filter(|slot| self.slots[*slot].state == SlotState::Ready);
+        if let Some(slot) = slot {
+            self.pin_if_wished(slot, &block);
+        }
         let below = tiers_of(known.tiers).map(|tier| &self.tier(tier).settings);
         let below = below.filter(|tier| tier.is_announced).map(|tier| tier.medium);
-        let media: Vec<_> = in_slot.then_some(Medium::Host).into_iter().chain(below).collect();
+        let media: Vec<_> = slot.map(|_| Medium::Host).into_iter().chain(below).collect();
         let stored = |medium| Action::Event(TierEvent::Stored { block, medium });
         self.actions.extend(media.into_iter().map(stored));
     }

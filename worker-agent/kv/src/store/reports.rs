@@ -54,6 +54,7 @@ impl BlockStore {
             self.cut(key);
         }
         self.end_all_kept();
+        self.end_all_pins();
         for slot in self.slots.ids() {
             match &mut self.slots[slot].state {
                 SlotState::Ready => {
@@ -74,6 +75,7 @@ impl BlockStore {
     /// Forgets all blocks in host memory; the tiers keep theirs.
     pub fn clear_host(&mut self) {
         self.end_all_kept();
+        self.end_all_pins();
         for slot in self.slots.ids() {
             self.hide(slot);
         }

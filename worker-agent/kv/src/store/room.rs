@@ -83,6 +83,7 @@ impl BlockStore {
         if self.kept.awaits(block.name, slot) {
             self.pin(slot);
         }
+        self.pin_if_wished(slot, &block);
         if self.slots[slot].pins == 0 {
             self.release_new(slot, &block);
         }

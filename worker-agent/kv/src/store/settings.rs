@@ -1,6 +1,7 @@
 //! Limits of a store and of the tiers below it.
 
 use crate::policy::PolicyName;
+use stator_pins::PinLimits;
 use stator_protos::kv_event::Medium;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct StoreSettings {
     pub wait_max: Duration,
     /// Slots that the blocks of one tenant may have. Default: no quota.
     pub tenant_slots_max: Option<usize>,
+    /// Limits of what clients may pin in host memory. Default: nothing.
+    pub pins: PinLimits,
 }
 
 impl StoreSettings {
@@ -38,6 +41,7 @@ impl StoreSettings {
             requests_max: 65_536,
             wait_max: Duration::from_secs(2),
             tenant_slots_max: None,
+            pins: PinLimits::NONE,
         }
     }
 }

@@ -27,10 +27,12 @@ pub struct HostStatus {
     pub used: usize,
     /// Slots that engines hold to fill, also those in quarantine.
     pub granted: usize,
-    /// Slots that requests use or operators keep.
+    /// Slots that requests use, operators keep or clients have pinned.
     pub pinned: usize,
     /// Blocks that operators keep, also those that are not there yet.
     pub kept: usize,
+    /// Blocks that clients have pinned, also those that are not there yet.
+    pub client_pins: usize,
     /// The policy by which blocks are evicted at the moment.
     pub policy: PolicyName,
 }

@@ -13,12 +13,14 @@ impl BlockStore {
             self.cut(key);
         }
         self.end_kept(now);
+        self.end_pins(now);
         self.write_down(now);
     }
 
-    /// The time at which the next wait ends, or a block is kept no longer.
+    /// The time at which the next wait ends, or a block is kept or pinned no longer.
     pub fn next_deadline(&self) -> Option<Now> {
-        self.requests.next_deadline().into_iter().chain(self.kept.next_end()).min()
+        let kept = self.kept.next_end().into_iter().chain(self.pins.next_end());
+        self.requests.next_deadline().into_iter().chain(kept).min()
     }
 
     /// Tells all who wait for a slot what became of it.

@@ -81,6 +81,11 @@ impl TierBoard {
         TierCosts { compute_ns: compute.as_nanos() as u64, peers, ..cache.costs() }
     }
 
+    /// The tiers, where an engine with blocks of so many tokens loads what they hold.
+    pub(crate) fn cache(&self, block_size: u32) -> Option<Arc<TieredCache>> {
+        self.readable(block_size).map(|(cache, _)| cache)
+    }
+
     /// Whether [`TierBoard::read_ahead`] can do anything for blocks of so many tokens.
     pub(crate) fn can_read_ahead(&self, block_size: u32) -> bool {
         self.readable(block_size).is_some_and(|(cache, _)| cache.can_read_ahead())

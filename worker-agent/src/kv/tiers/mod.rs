@@ -31,6 +31,7 @@ use stator_engine::named::NamedBlocks;
 use stator_engine::{Request, RequestKey};
 use stator_kv::cache::TieredCache;
 use stator_kv::{Block, TenantKey};
+use stator_pins::{PinOutcome, PinWish};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::TierCosts;
@@ -94,6 +95,19 @@ impl WorkerTiers {
         if let Some(named) = &request.named {
             self.hint_blocks(named, holders);
         }
+    }
+
+    /// Pins the blocks of a prompt in host memory for a time, as its client wishes.
+    pub(crate) fn pin(
+        &self,
+        engine: &mut GuardedEngine,
+        request: &mut Request,
+        time: Duration,
+    ) -> PinOutcome {
+        engine.call(|engine| engine.kv().reusable(request));
+        let Some(named) = &request.named else { return PinOutcome::default() };
+        let hashes: Vec<_> = named.keys().iter().map(|key| key.hash).collect();
+        self.cache.pin_prompt(&hashes, PinWish { tenant: named.space().number(), time })
     }
 
     fn hint_blocks(&self, named: &NamedBlocks, holders: &[KvHolder]) {

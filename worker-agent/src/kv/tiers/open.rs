@@ -14,6 +14,7 @@ use stator_kv::metrics::{KvMetrics, KvbmNames};
 use stator_kv::object::{ObjectSettings, ObjectTier};
 use stator_kv::store::{TierAdmission, TierSettings};
 use stator_kv::tier::Tier;
+use stator_pins::PinLimits;
 use stator_protos::kv_event::Medium;
 use stator_runtime::metrics::Metrics;
 use std::sync::atomic::AtomicU32;
@@ -31,6 +32,8 @@ pub(crate) struct CacheRoom {
     pub(crate) metrics: KvMetrics,
     /// Key by which an object store's blocks are known to be the fleet's.
     pub(crate) object_key: Option<[u8; 32]>,
+    /// Limits of what clients may pin.
+    pub(crate) pins: PinLimits,
     /// Other agents, to read from and to lend to.
     pub(crate) peers: Option<Arc<KvPeers>>,
     /// Operators' access to the tiers.
@@ -80,12 +83,13 @@ pub(crate) fn open(
     if let Some(url) = &settings.object {
         tiers.push(object_tier(url, settings, room.object_key)?);
     }
-    let CacheRoom { events, metrics, peers, desk, .. } = room;
+    let CacheRoom { events, metrics, pins, peers, desk, .. } = room;
     let settings = CacheSettings {
         tiers,
         tenant_share_percent: settings.tenant_share_percent,
         events,
         metrics,
+        pins,
         ..CacheSettings::new(slots)
     };
     let cache = TieredCache::open(form, settings).context("KV tiers")?;

@@ -49,7 +49,14 @@ impl TierOrder {
         let Self { settings, metrics, object_key, peers, desk } = self;
         // All engines can use what the tiers hold, so all workers publish it.
         let events = Arc::new(move |event| told.iter().for_each(|news| news.take_event(&event)));
-        let room = CacheRoom { events, metrics, object_key, peers: peers.clone(), desk };
+        let room = CacheRoom {
+            events,
+            metrics,
+            object_key,
+            pins: options.pins,
+            peers: peers.clone(),
+            desk,
+        };
         let cache = open(form, &settings, room)?;
         let most = blocks_max(form, &settings) + options.total_blocks as usize;
         let connected = engines.into_iter().zip(news).map(|(engine, news)| {

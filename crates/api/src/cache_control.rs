@@ -1,0 +1,147 @@
+//! Wishes that a prompt stays cached for a time.
+//!
+//! Source: `cache_control` of Anthropic's Messages, and of NVIDIA Dynamo's request extensions.
+
+use crate::field_notes::FieldNotes;
+use crate::json::Json;
+use crate::openai::ApiError;
+use crate::request::PromptPin;
+use crate::tree::{JsonPath, Members};
+
+/// The member that has the wish: of any object of Anthropic's API, and of `nvext`.
+pub(crate) const CACHE_CONTROL: &str = "cache_control";
+/// Path of the wish in `nvext`, in the words of error messages.
+const EXTENSION: &str = "nvext.cache_control";
+/// Seconds for which a prompt stays cached if its client says no time.
+const DEFAULT: u32 = 300;
+/// Longest time that may be asked for, in seconds: a day.
+const SECONDS_MAX: u32 = 86_400;
+
+/// Notes the wish of `nvext`.
+///
+/// # Errors
+///
+/// 400 for anything but `{"type":"ephemeral"}` with a `ttl` that is a time.
+pub(crate) fn read_extension(value: Json<'_>, notes: &FieldNotes) -> Result<(), ApiError> {
+    let seconds = read(value, JsonPath::Field(notes, EXTENSION))?;
+    notes.pin(PromptPin { seconds, field: EXTENSION, is_usual: false });
+    Ok(())
+}
+
+/// Notes the wish of an object of Anthropic's API. Of several, the longest counts for the whole
+/// prompt.
+///
+/// # Errors
+///
+/// As [`read_extension`].
+pub(crate) fn read_member(value: Json<'_>, path: JsonPath<'_>) -> Result<(), ApiError> {
+    let seconds = read(value, path)?;
+    path.notes().pin(PromptPin { seconds, field: CACHE_CONTROL, is_usual: true });
+    Ok(())
+}
+
+fn read(value: Json<'_>, path: JsonPath<'_>) -> Result<u32, ApiError> {
+    let mut wish = Members::of(value, path)?;
+    let kind = wish.required_text("type")?;
+    if kind != "ephemeral" {
+        let fault = format!("is {kind:?}, it must be \"ephemeral\"");
+        return Err(JsonPath::Member(&path, "type").invalid(fault));
+    }
+    let seconds = match wish.take("ttl") {
+        None => DEFAULT,
+        Some(ttl) => time(&ttl).ok_or_else(|| {
+            let fault = "must be a time of 1 second to 24 hours, as \"5m\", \"1h\" or 300";
+            JsonPath::Member(&path, "ttl").invalid(fault)
+        })?,
+    };
+    // Claude Code sends members that Anthropic's servers alone know.
+    wish.ignore_rest();
+    Ok(seconds)
+}
+
+/// Seconds of a time: a number, or a text of digits and a unit.
+fn time(ttl: &Json<'_>) -> Option<u32> {
+    let seconds = match ttl {
+        Json::Uint(seconds) => u32::try_from(*seconds).ok()?,
+        Json::Str(text) => {
+            let (count, unit) = match text.char_indices().last()? {
+                (at, 's') => (&text[..at], 1),
+                (at, 'm') => (&text[..at], 60),
+                (at, 'h') => (&text[..at], 3600),
+                _ => (&**text, 1),
+            };
+            let is_count = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
+            let count: u32 = is_count.then(|| count.parse().ok())??;
+            count.checked_mul(unit)?
+        }
+        _ => return None,
+    };
+    (1..=SECONDS_MAX).contains(&seconds).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Api, FieldNotes, PromptPin, read};
+
+    fn check(api: Api, body: &str) -> Result<Option<PromptPin>, String> {
+        let notes = FieldNotes::default();
+        let request = read(api, body.as_bytes(), &notes).map_err(|error| error.message)?;
+        Ok(request.options.pin)
+    }
+
+    fn chat(wish: &str) -> Result<Option<(u32, &'static str)>, String> {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],"nvext":{{"cache_control":{wish}}}}}"#
+        );
+        let pin = check(Api::ChatCompletions, &body)?;
+        Ok(pin.map(|pin| (pin.seconds, pin.field)))
+    }
+
+    #[test]
+    fn a_time_is_a_number_of_seconds_or_has_a_unit() {
+        let field = "nvext.cache_control";
+        for (ttl, seconds) in
+            [("\"5m\"", 300), ("\"1h\"", 3600), ("300", 300), ("\"20s\"", 20), ("\"7\"", 7)]
+        {
+            let wish = format!(r#"{{"type":"ephemeral","ttl":{ttl}}}"#);
+            assert_eq!(chat(&wish), Ok(Some((seconds, field))), "{ttl}");
+        }
+        assert_eq!(chat(r#"{"type":"ephemeral"}"#), Ok(Some((300, field))));
+        assert_eq!(
+            chat(r#"{"type":"ephemeral","ttl":null,"scope":"global"}"#),
+            Ok(Some((300, field)))
+        );
+        assert_eq!(chat("null"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_wish_is_refused_by_name() {
+        let time = "nvext.cache_control.ttl must be a time of 1 second to 24 hours, as \"5m\", \"1h\" or 300";
+        for ttl in ["0", "-5", "86401", "\"25h\"", "\"soon\"", "\"\"", "\"m\"", "1.5", "[]"] {
+            let wish = format!(r#"{{"type":"ephemeral","ttl":{ttl}}}"#);
+            assert_eq!(chat(&wish), Err(time.into()), "{ttl}");
+        }
+        assert_eq!(
+            chat(r#"{"type":"forever"}"#).unwrap_err(),
+            "nvext.cache_control.type is \"forever\", it must be \"ephemeral\""
+        );
+        assert_eq!(chat("[]").unwrap_err(), "nvext.cache_control must be an object, not a list");
+    }
+
+    #[test]
+    fn of_the_wishes_of_a_conversation_the_longest_counts() {
+        let body = r#"{"model":"m","max_tokens":4,
+            "system":[{"type":"text","text":"S","cache_control":{"type":"ephemeral","ttl":"1h"}}],
+            "tools":[{"name":"f","input_schema":{},"cache_control":{"type":"ephemeral"}}],
+            "messages":[{"role":"user","content":[
+                {"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"5m"}}]}]}"#;
+        let pin = PromptPin { seconds: 3600, field: "cache_control", is_usual: true };
+        assert_eq!(check(Api::Messages, body), Ok(Some(pin)));
+        let whole = r#"{"model":"m","max_tokens":4,"cache_control":{"type":"ephemeral"},
+            "messages":[{"role":"user","content":"a"}]}"#;
+        assert_eq!(check(Api::Messages, whole), Ok(Some(PromptPin { seconds: 300, ..pin })));
+        let wrong = body.replace("\"5m\"", "\"soon\"");
+        let error = check(Api::Messages, &wrong).unwrap_err();
+        assert!(error.starts_with("messages[0].content[0].cache_control.ttl must be"), "{error}");
+    }
+}
