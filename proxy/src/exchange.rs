@@ -105,15 +105,11 @@ impl Exchange {
         self.trace = trace;
     }
 
-    /// Has the answer name fields of the request that change nothing, beside those named before.
+    /// Has the answer name fields that change nothing, beside earlier ones, if all are header text.
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
-        let Some(fields) = fields else { return };
-        let before = self.ignored.as_ref().and_then(|before| before.to_str().ok());
-        let all = before.map_or_else(|| fields.into(), |before| format!("{before}, {fields}"));
-        // Names that a client made up may be no text of a header.
-        if let Ok(all) = HeaderValue::from_str(&all) {
-            self.ignored = Some(all);
-        }
+        let before = self.ignored.iter().filter_map(|before| before.to_str().ok());
+        let all = before.chain(fields).collect::<Vec<_>>().join(", ");
+        self.ignored = HeaderValue::from_str(&all).ok().filter(|all| !all.is_empty());
     }
 
     /// Has a web page of this origin read the answer.

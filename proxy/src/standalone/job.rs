@@ -84,8 +84,7 @@ pub(crate) fn prepare(
     store: &SharedStore,
 ) -> Result<Job, ApiError> {
     let trace = client.head.trace;
-    let notes = FieldNotes::new(settings.unknown_fields);
-    let mut earlier = Vec::new();
+    let (notes, mut earlier) = (FieldNotes::new(settings.unknown_fields), Vec::new());
     let ReadRequest { request, response } = match api {
         Api::Responses => read_response(body, &notes, client, store, &mut earlier)?,
         api => ReadRequest { request: stator_api::read(api, body, &notes)?, response: None },
@@ -116,7 +115,6 @@ pub(crate) fn prepare(
         _ => None,
     };
     bound_thoughts(&served, &mut options, &prompts, reading.as_ref(), &notes)?;
-    let pin = pinning::pin(&served, &options, &notes)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let asked = AskedWork {
         model_name: &model_name,
@@ -125,7 +123,7 @@ pub(crate) fn prepare(
         salts: [options.cache_salt.as_deref(), options.extension_salt.as_deref()],
         sampling,
         affinity: affinity.as_deref().or(conversation.as_deref()),
-        pin,
+        pin: pinning::pin(&served, &options, &notes)?,
     };
     let mut plan = plan(body, client, settings, record, asked)?;
     require_answers(&served, &model_name, &mut plan)?;

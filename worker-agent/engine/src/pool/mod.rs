@@ -78,6 +78,11 @@ impl Pool {
         }
     }
 
+    /// Blocks of the pool.
+    pub fn total(&self) -> usize {
+        self.total as usize
+    }
+
     /// Blocks that [`Pool::allocate`] can hand out: free and idle ones.
     pub fn available(&self) -> usize {
         self.total as usize - self.used() - self.parked

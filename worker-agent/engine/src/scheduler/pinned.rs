@@ -16,15 +16,16 @@ impl PinnedPrompts {
         Self(ClientPins::new(limits))
     }
 
-    /// Pins leading blocks of a prompt in a pool of `total` blocks.
+    /// Pins leading blocks of a prompt.
     pub(super) fn pin(
         &mut self,
         names: &[BlockName],
         wish: PinWish,
-        (pool, total): (&mut Pool, u32),
+        pool: &mut Pool,
         now: Now,
     ) -> PinOutcome {
-        self.0.pin(names, wish, total as usize, now, |name| pool.pin(name))
+        let total = pool.total();
+        self.0.pin(names, wish, total, now, |name| pool.pin(name))
     }
 
     /// Whether blocks are to be told of that come.

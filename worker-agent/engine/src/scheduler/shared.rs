@@ -90,8 +90,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
     fn pin(&mut self, request: &mut Request, time: Duration, now: Now) -> PinOutcome {
         let names = self.reusable(request).names;
         let tenant = request.named.as_ref().map_or(0, |named| named.space().number());
-        let room = (&mut self.pool, self.options.total_blocks);
-        self.pinned.pin(&names, PinWish { tenant, time }, room, now)
+        self.pinned.pin(&names, PinWish { tenant, time }, &mut self.pool, now)
     }
 
     fn unpin(&mut self, now: Now) {
