@@ -1,8 +1,9 @@
 //! A graph as a PodCliqueSet of Grove's: all components in one object, whose pods start as a gang.
 
 use super::instance::Instance;
+use super::multinode::node_templates;
 use super::provider::NodeSets;
-use super::workload::{node_templates, pods, services};
+use super::workload::{pods, services};
 use super::{OperatorSettings, WantedObjects, label, object, strings};
 use crate::translate::Note;
 use serde_json::{Map, Value, json};

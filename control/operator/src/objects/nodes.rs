@@ -4,9 +4,8 @@
 //! Pods have the variables that a LeaderWorkerSet gives, so that the same command lines do.
 
 use super::instance::Instance;
-use super::multinode::NodeKind;
+use super::multinode::{NodeKind, node_templates};
 use super::provider::NodeSets;
-use super::workload::node_templates;
 use super::{label, object};
 use crate::translate::Note;
 use serde_json::{Value, json};

@@ -1,13 +1,12 @@
 //! A component's workload and Services.
 
 use super::instance::Instance;
-use super::multinode::{NodeKind, join};
+use super::multinode::node_templates;
 use super::nodes;
 use super::pod::{defaults, labels, template};
 use super::provider::NodeSets;
 use super::shared::disruption_budget;
 use super::{OperatorSettings, WantedObjects, label, nearness, object, strings, unsupported};
-use crate::kinds::common::Framework;
 use crate::translate::{Note, translate_pod};
 use serde_json::{Value, json};
 
@@ -130,67 +129,6 @@ fn leader_worker_set(of: &Instance, template: &Value, notes: &mut Vec<Note>) -> 
 /// Name of a component's LeaderWorkerSet.
 pub(crate) fn set_name(of: &Instance) -> String {
     format!("{}-0", of.name)
-}
-
-/// The templates of the pods of an engine's leader and of its workers.
-pub(super) fn node_templates(
-    of: &Instance,
-    template: &Value,
-    sets: NodeSets,
-    notes: &mut Vec<Note>,
-) -> [Value; 2] {
-    let [mut leader, mut worker] = [template.clone(), template.clone()];
-    // Cliques have names of their own for this.
-    if sets != NodeSets::Cliques {
-        leader["metadata"]["labels"]["role"] = "leader".into();
-        worker["metadata"]["labels"]["role"] = "worker".into();
-    }
-    let joined = [
-        join_nodes(&mut leader, of, NodeKind::Leader, sets),
-        join_nodes(&mut worker, of, NodeKind::Worker, sets),
-    ];
-    // Both have the same reason.
-    notes.extend(joined[0].as_ref().err().map(|why| unjoined(of, why)));
-    if joined[1] == Ok(false)
-        && let Some(labels) = worker["metadata"]["labels"].as_object_mut()
-    {
-        // A picker's pool has only pods that take requests.
-        labels.remove(&label("dynamo-component-class"));
-    }
-    // Only the first node of a vLLM or an SGLang answers probes.
-    if matches!(of.framework, Some(Framework::Vllm | Framework::Sglang)) {
-        let containers = worker["spec"]["containers"].as_array_mut().into_iter().flatten();
-        for main in containers.filter(|container| container["name"] == "main") {
-            let main = main.as_object_mut().into_iter();
-            main.for_each(|main| main.retain(|field, _| !field.ends_with("Probe")));
-        }
-    }
-    [leader, worker]
-}
-
-/// Joins the engine of a pod to those of the other nodes, and returns whether the pod takes requests.
-///
-/// # Errors
-///
-/// The reason where it stays alone.
-fn join_nodes(
-    pod: &mut Value,
-    of: &Instance,
-    node: NodeKind,
-    sets: NodeSets,
-) -> Result<bool, String> {
-    let containers = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
-    let mut mains = containers.filter(|container| container["name"] == "main");
-    mains.next().map_or(Ok(true), |main| join(main, of, node, sets))
-}
-
-fn unjoined(of: &Instance, why: &str) -> Note {
-    Note {
-        component: of.component.clone(),
-        container: "main".to_owned(),
-        subject: "multinode".to_owned(),
-        message: format!("its nodes are not joined: {why}"),
-    }
 }
 
 fn service(of: &Instance) -> Value {

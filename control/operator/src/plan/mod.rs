@@ -8,7 +8,7 @@ mod rollout;
 mod status;
 mod view;
 
-pub(crate) use view::ClusterView;
+pub(crate) use view::{ClusterView, key};
 
 use crate::condition::translated;
 use crate::objects::{
@@ -20,7 +20,7 @@ use readiness::WorkloadReadiness;
 use rollout::{ComponentCopies, GenerationCopies};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use view::ObservedObjects;
+use view::{COMPONENT, ObservedObjects};
 
 /// Annotation with the hash of the object as it was applied.
 pub(crate) const APPLIED: &str = "nvidia.com/last-applied-hash";
@@ -28,7 +28,6 @@ pub(crate) const APPLIED: &str = "nvidia.com/last-applied-hash";
 pub(crate) const OWNER: &str = "stator.dev/owner";
 /// Kinds that stay when nothing wants them any more: what users have stored in them.
 const KEPT: [&str; 1] = ["PersistentVolumeClaim"];
-const COMPONENT: &str = "DynamoComponentDeployment";
 const ADAPTER: &str = "DynamoGraphDeploymentScalingAdapter";
 
 /// Step of a plan.
@@ -352,12 +351,6 @@ fn is_wanted_adapter(adapter: &Value, document: &Value) -> bool {
         component["name"] == adapter["spec"]["dgdRef"]["componentName"]
             && component["scalingAdapter"].is_object()
     })
-}
-
-/// Kind and name, by which an object is known in its namespace.
-pub(crate) fn key(object: &Value) -> (String, String) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    (text(&object["kind"]), text(&object["metadata"]["name"]))
 }
 
 fn annotation(object: &Value) -> &Value {

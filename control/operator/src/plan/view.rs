@@ -1,10 +1,11 @@
 //! A cluster as a plan sees it.
 
-use super::{COMPONENT, WorkloadReadiness, key};
+use super::readiness::WorkloadReadiness;
 use crate::objects::{ClusterApis, Instance, NodeSets, label, nodes, wants_cliques, workload};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+pub(super) const COMPONENT: &str = "DynamoComponentDeployment";
 /// Kind of Grove's sets.
 pub(super) const CLIQUES: &str = "PodCliqueSet";
 
@@ -134,4 +135,10 @@ impl<'a> ObservedObjects<'a> {
 
 fn reference(kind: &str, name: &str) -> Value {
     json!({ "kind": kind, "metadata": { "name": name } })
+}
+
+/// Kind and name, by which an object is known in its namespace.
+pub(crate) fn key(object: &Value) -> (String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    (text(&object["kind"]), text(&object["metadata"]["name"]))
 }
