@@ -40,6 +40,22 @@ pub(crate) fn read_member(value: Json<'_>, path: JsonPath<'_>) -> Result<(), Api
     Ok(())
 }
 
+impl Members<'_, '_> {
+    /// Refuses what nobody has taken, but for `cache_control`, which any object of Anthropic's API may
+    /// have.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a member that the API does not have, unless unknown fields are ignored, and for a
+    /// `cache_control` that is none.
+    pub(crate) fn refuse_rest(mut self) -> Result<(), ApiError> {
+        if let Some(wish) = self.take(CACHE_CONTROL) {
+            read_member(wish, JsonPath::Member(self.path(), CACHE_CONTROL))?;
+        }
+        self.refuse_untaken()
+    }
+}
+
 fn read(value: Json<'_>, path: JsonPath<'_>) -> Result<u32, ApiError> {
     let mut wish = Members::of(value, path)?;
     let kind = wish.required_text("type")?;

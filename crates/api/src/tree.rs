@@ -1,6 +1,5 @@
 //! Taking a client's JSON apart, with the path of whatever is wrong in it.
 
-use crate::cache_control::{self, CACHE_CONTROL};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
 use crate::openai::ApiError;
@@ -180,25 +179,14 @@ impl<'a, 'p> Members<'a, 'p> {
         }
     }
 
-    /// Refuses what nobody has taken, but for `cache_control`, which any object of Anthropic's API may
-    /// have.
+    /// Refuses what nobody has taken.
     ///
     /// # Errors
     ///
-    /// 400 for a member that the API does not have, unless unknown fields are ignored, and for a
-    /// `cache_control` that is none.
-    pub(crate) fn refuse_rest(mut self) -> Result<(), ApiError> {
-        let wish = self.members.iter_mut().rev().find(|(name, _)| name == CACHE_CONTROL);
-        let wish = wish.map_or(Json::Null, |(_, value)| std::mem::replace(value, Json::Null));
-        if wish != Json::Null {
-            cache_control::read_member(wish, JsonPath::Member(&self.path, CACHE_CONTROL))?;
-        }
-        let asked = &self.asked[..self.asked_count];
-        let known = || asked.iter().copied().chain([CACHE_CONTROL]);
-        let mut rest = self
-            .members
-            .iter()
-            .filter(|(name, value)| name != CACHE_CONTROL && *value != Json::Null);
+    /// 400 for a member that the API does not have, unless unknown fields are ignored.
+    pub(crate) fn refuse_untaken(self) -> Result<(), ApiError> {
+        let known = || self.asked[..self.asked_count].iter().copied();
+        let mut rest = self.members.iter().filter(|(_, value)| *value != Json::Null);
         rest.try_for_each(|(name, _)| {
             let name: String = name.chars().take(NAME_MAX_CHARS).collect();
             self.path.notes().unknown(&JsonPath::Member(&self.path, &name), known())

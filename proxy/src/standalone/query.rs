@@ -1,8 +1,6 @@
 //! The query of a request's target: each parameter is read, named to the client as ignored, or
 //! refused by name.
 
-use super::responses::ResponseRoute;
-use super::route::Route;
 use stator_api::UnknownFields;
 use stator_api::openai::ApiError;
 use std::borrow::Cow;
@@ -20,8 +18,8 @@ const HARMLESS: [&str; 2] = ["api-version", "beta"];
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Settles the query of a request, and names what is ignored. `for_anthropic` says whose shape the
-    /// client reads where a route has two.
+    /// Settles the query of a request to a route with these parameters, and names what is ignored.
+    /// Where nobody looks at them, there is nothing to settle.
     ///
     /// # Errors
     ///
@@ -29,11 +27,10 @@ impl Query {
     /// one that is there twice.
     pub(crate) fn settle(
         query: &str,
-        route: &Route<'_>,
-        for_anthropic: bool,
+        known: Option<&[&str]>,
         unknown: UnknownFields,
     ) -> Result<(Self, Option<String>), ApiError> {
-        let Some(known) = parameters(route, for_anthropic) else {
+        let Some(known) = known else {
             return Ok((Self(Vec::new()), None));
         };
         let (mut read, mut ignored) = (Vec::new(), Vec::new());
@@ -108,24 +105,6 @@ impl Query {
     }
 }
 
-/// The parameters of a route; `None` where nobody looks at them: probes, metrics and pages.
-fn parameters(route: &Route<'_>, for_anthropic: bool) -> Option<&'static [&'static str]> {
-    Some(match route {
-        Route::Health
-        | Route::Live
-        | Route::Metrics
-        | Route::OpenApi
-        | Route::Page(_)
-        | Route::Version => return None,
-        Route::Response(ResponseRoute::Retrieve(_)) => {
-            &["include", "stream", "starting_after", "include_obfuscation"]
-        }
-        Route::Response(ResponseRoute::InputItems(_)) => &["after", "include", "limit", "order"],
-        Route::Models if for_anthropic => &["after_id", "before_id", "limit"],
-        _ => &[],
-    })
-}
-
 /// The name of a parameter without the brackets by which some clients mark lists.
 fn plain(name: &str) -> &str {
     match name.split_once('[') {
@@ -150,13 +129,15 @@ fn stranger(name: &str, known: &[&str]) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::standalone::responses::ResponseRoute;
+    use crate::standalone::route::Route;
     use stator_api::Api;
 
     fn check(
         query: &str,
         route: Route<'_>,
     ) -> Result<(Vec<(String, String)>, Option<String>), String> {
-        let settled = Query::settle(query, &route, false, UnknownFields::Refuse);
+        let settled = Query::settle(query, route.parameters(false), UnknownFields::Refuse);
         settled.map(|(query, ignored)| (query.0, ignored)).map_err(|error| error.message)
     }
 
@@ -191,7 +172,7 @@ mod tests {
         assert_eq!(check("what=ever", Route::Health), Ok((Vec::new(), None)));
         let many = "beta=1&".repeat(65);
         assert_eq!(check(&many, chat).unwrap_err(), "the query has more than 64 parameters");
-        let ignored = Query::settle("x=1", &chat, false, UnknownFields::Ignore).unwrap().1;
+        let ignored = Query::settle("x=1", Some(&[]), UnknownFields::Ignore).unwrap().1;
         assert_eq!(ignored.as_deref(), Some("x"));
     }
 

@@ -137,6 +137,25 @@ impl<'a> Route<'a> {
             Self::Page(_) => "/",
         }
     }
+
+    /// The parameters of its query; `None` where nobody looks at them: probes, metrics and pages.
+    /// `for_anthropic` says whose shape the client reads where a route has two.
+    pub(crate) fn parameters(&self, for_anthropic: bool) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Self::Health
+            | Self::Live
+            | Self::Metrics
+            | Self::OpenApi
+            | Self::Page(_)
+            | Self::Version => return None,
+            Self::Response(ResponseRoute::Retrieve(_)) => {
+                &["include", "stream", "starting_after", "include_obfuscation"]
+            }
+            Self::Response(ResponseRoute::InputItems(_)) => &["after", "include", "limit", "order"],
+            Self::Models if for_anthropic => &["after_id", "before_id", "limit"],
+            _ => &[],
+        })
+    }
 }
 
 /// Parts of clients' APIs that are not here: beginnings of their paths.

@@ -43,8 +43,11 @@ impl Service {
 
     fn settle(&self, exchange: &mut Exchange, route: &Route<'_>) -> Result<Query, ApiError> {
         let sent = exchange.request().uri.query().unwrap_or_default();
-        let (query, ignored) =
-            Query::settle(sent, route, for_anthropic(exchange), self.settings.unknown_fields)?;
+        let (query, ignored) = Query::settle(
+            sent,
+            route.parameters(for_anthropic(exchange)),
+            self.settings.unknown_fields,
+        )?;
         exchange.ignores(ignored.as_deref());
         Ok(query)
     }
