@@ -247,7 +247,7 @@ impl Sidecar {
     /// A body without the fields that may not reach the engine.
     fn screened(&self, body: Bytes) -> Result<Bytes, ApiError> {
         let length = body.len();
-        let is_kept = self.handover.settings.serves && wants_kept(&body);
+        let is_kept = self.handover.settings.serves && nixl::wants_kept(&body);
         let screened = self.settings.passage.screen(body, &self.metrics.fields_removed);
         let screened = screened.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
         if screened.len() != length && !is_kept {
@@ -474,12 +474,4 @@ impl Help {
 fn is_upload(head: &RequestHeader) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     kind.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
-}
-
-/// Whether a request asks that the KV of its prompt be kept for another engine.
-fn wants_kept(body: &[u8]) -> bool {
-    let object = Object::parse(body).ok();
-    let told = object.and_then(|object| object.get(KV_PARAMETERS));
-    let told = told.and_then(|told| serde_json::from_slice::<serde_json::Value>(told).ok());
-    told.is_some_and(|told| told["do_remote_decode"] == true)
 }
