@@ -36,7 +36,7 @@ const TYPES: &str = "
     priority-then-time-eviction-order-policy utilization-detector concurrency-detector kv-aware
     deficit-round-robin-fairness-policy virtual-token-fairness-policy
     shortest-prompt-ordering-policy label-filter dyn-decode-scorer dyn-prefill-scorer
-    lmetric-scorer latency-observer-producer-hub latency-observation-scorer-hub
+    lmetric-scorer latency-observer-producer-hub latency-observation-scorer-hub peer-label-filter
 ";
 
 fn context() -> BuildContext {
@@ -52,6 +52,7 @@ fn least_parameters(type_name: &str) -> Value {
         }),
         "file-discovery" | "multicluster-file-discovery" => json!({"path": "/endpoints.yaml"}),
         "header-label-affinity-scorer" => json!({"headerName": "a", "labelKey": "b"}),
+        "peer-label-filter" => json!({"label": "a"}),
         "priority-holdback-policy" => json!({"minCeiling": 0.5}),
         "request-attribute-reporter" => {
             json!({"attributes": [{"key": {"name": "a"}, "expression": "1"}]})
