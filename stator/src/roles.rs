@@ -43,6 +43,8 @@ const KEPT_RESPONSES: &[&str] = &[
 
 /// Forecasts and times of the planner that are right for nearly everybody.
 const PLANNER_DETAILS: &[&str] = &[
+    "prefill-timing",
+    "metrics-ca-file",
     "load-predictor-log1p",
     "kalman-q-level",
     "kalman-q-trend",
@@ -64,6 +66,8 @@ const UP_DETAILS: &[&str] = &[
     "kv-socket-dir",
     "kv-key-file",
     "kv-tenant-share-percent",
+    "kv-pin-share-percent",
+    "kv-pin-max-s",
     "kv-metrics-names",
 ];
 
@@ -78,7 +82,11 @@ const AGENT_DETAILS: &[&str] = &[
     "kv-socket-dir",
     "kv-key-file",
     "kv-tenant-share-percent",
+    "kv-pin-share-percent",
+    "kv-pin-max-s",
     "kv-metrics-names",
+    "engine-follower",
+    "outlive",
     "kv-nixl",
     "kv-handover-mb",
     "pooling",
@@ -327,7 +335,7 @@ pub(crate) const ROLES: [RoleHelp; 13] = [
                 "the most of 8 GPUs, and a page with plots",
             ),
         ],
-        experts: &[],
+        experts: &[&["seed"]],
     },
     RoleHelp {
         name: "planner",
