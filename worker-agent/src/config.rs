@@ -159,10 +159,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
             own.options.name_key = access.kv.name_key.clone();
         }
         if let Some(Runs::Stock(stock)) = &mut engine {
-            stock.kv_tiers = kv_tiers.clone();
             stock.object_key = access.kv.object_key;
-            faults.0.extend(stock.tiers_fault());
-            faults.0.extend(stock.pins_fault());
+            faults.0.extend(stock.take_tiers(kv_tiers.clone()));
         }
         planes.check(&mut faults);
         let hands_over = matches!(engine, Some(Runs::Own(_))) && role == Role::Prefill;

@@ -231,15 +231,22 @@ impl PlanArgs {
             },
             traffic,
             trace,
-            targets: Targets {
-                ttft_s: targets.ttft_ms / 1e3,
-                itl_s: targets.itl_ms / 1e3,
-                attainment: targets.attainment_percent / 100.0,
-                margin: targets.margin_percent / 100.0,
-            },
+            targets: targets.read(),
             profiles,
             seed: self.choices.seed,
         })
+    }
+}
+
+impl TargetArgs {
+    /// The targets in seconds and shares.
+    fn read(&self) -> Targets {
+        Targets {
+            ttft_s: self.ttft_ms / 1e3,
+            itl_s: self.itl_ms / 1e3,
+            attainment: self.attainment_percent / 100.0,
+            margin: self.margin_percent / 100.0,
+        }
     }
 }
 

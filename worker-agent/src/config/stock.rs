@@ -144,8 +144,17 @@ impl StockSettings {
 }
 
 impl StockSettings {
+    /// Takes the tiers beside the engine, and returns what is wrong with them.
+    pub(super) fn take_tiers(
+        &mut self,
+        tiers: Option<KvTierSettings>,
+    ) -> impl Iterator<Item = String> + use<> {
+        self.kv_tiers = tiers;
+        self.tiers_fault().into_iter().chain(self.pins_fault())
+    }
+
     /// A fault if the engine runs already and could not find the tiers.
-    pub(super) fn tiers_fault(&self) -> Option<String> {
+    fn tiers_fault(&self) -> Option<String> {
         let tiers = self.kv_tiers.as_ref().filter(|tiers| tiers.socket_dir.is_none());
         (tiers.is_some() && matches!(self.origin, Origin::Attached { .. })).then(|| {
             "kv-socket-dir: needed with attach and kv-host-gb, for the engine to find its tiers"
@@ -154,7 +163,7 @@ impl StockSettings {
     }
 
     /// A fault if limits of pins are given, and there is nothing to pin in.
-    pub(super) fn pins_fault(&self) -> Option<String> {
+    fn pins_fault(&self) -> Option<String> {
         let has_use = self.kv_tiers.is_some() || self.pins == PinLimits::default();
         (!has_use).then(|| "kv-pin-share-percent, kv-pin-max-s: need kv-host-gb above 0".into())
     }
