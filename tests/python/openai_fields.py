@@ -43,7 +43,7 @@ completion = common | {
     "prompt": ("It was", READ), "best_of": (2, REFUSED), "echo": (True, READ), "logprobs": (2, READ), "suffix": ("x", REFUSED),
 }
 response = {
-    "model": (model, READ), "input": ("Hello", READ), "instructions": ("S", READ), "include": (["reasoning.encrypted_content"], IGNORED),
+    "model": (model, READ), "input": ("Hello", READ), "instructions": ("S", READ), "include": (["reasoning.encrypted_content"], READ),
     "access_programs": (["x"], REFUSED), "background": (True, READ), "context_management": ([{"type": "compaction"}], REFUSED),
     "conversation": ("conv_1", REFUSED), "image": ({"size": "auto"}, REFUSED), "max_output_tokens": (3, READ),
     "max_tool_calls": (1, IGNORED), "metadata": ({"k": "v"}, READ), "moderation": ({"model": "m"}, REFUSED),
