@@ -352,16 +352,17 @@ async fn other_apis_go_through_where_the_model_is_of_this_kind() {
     assert!(asked.head.starts_with("POST /v1/embeddings HTTP/1.1\r\n"), "{}", asked.head);
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
-    for (path, body) in [
-        ("/v1/embeddings", r#"{"model":"other","input":"a"}"#),
-        (COMPLETIONS, r#"{"model":"other","prompt":"a"}"#),
-        ("/v2/embed", r#"{"model":"other","texts":["a"]}"#),
-        ("/sleep", r#"{"model":"m"}"#),
-        ("/v1/load_lora_adapter", r#"{"model":"m"}"#),
+    for (path, body, status) in [
+        ("/v1/embeddings", r#"{"model":"other","input":"a"}"#, 404),
+        (COMPLETIONS, r#"{"model":"other","prompt":"a"}"#, 404),
+        // A part of Cohere's API that only such servers have.
+        ("/v2/embed", r#"{"model":"other","texts":["a"]}"#, 501),
+        ("/sleep", r#"{"model":"m"}"#, 404),
+        ("/v1/load_lora_adapter", r#"{"model":"m"}"#, 404),
     ] {
         let mut client = post(&bed, path, "", body).await;
         assert!(client.read().await);
-        assert_eq!(client.status(), 404, "{path} {body}");
+        assert_eq!(client.status(), status, "{path} {body}");
     }
     for path in ["/v1/rerank", "/score", "/v2/embed", "/tokenize", "/inference/v1/generate"] {
         let mut client = post(&bed, path, "", r#"{"model":"m"}"#).await;
