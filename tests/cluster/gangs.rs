@@ -1,6 +1,6 @@
-//! Engines on several nodes: their pods are bound together or not at all.
+//! Engines on several nodes: their pods are bound together or not at all, and then serve as one.
 
-use crate::bed::{GraphBed, documents};
+use crate::bed::{GraphBed, answer, chat, documents};
 use serde_json::{Value, json};
 use stator_tests::kube_objects::reference;
 use stator_tests::nodes::PodCluster;
@@ -29,12 +29,12 @@ async fn close(bed: &GraphBed<'_>, node: &str, is_closed: bool) {
 }
 
 #[tokio::test]
-async fn an_engine_on_two_nodes_waits_for_room_for_both_and_then_runs() {
+async fn an_engine_on_two_nodes_waits_for_room_for_both_and_then_answers() {
     let nodes = ["first", "second"];
     let Some(cluster) = PodCluster::start_with_gangs(&nodes).await else { return };
     let bed = GraphBed::new(&cluster).await;
     close(&bed, "second", true).await;
-    bed.space.namespace.apply(graph()).await;
+    let applied = bed.space.namespace.apply(graph()).await;
     let object = bed.space.object("nvidia.com/v1beta1", "DynamoGraphDeployment", "two-nodes");
     let says = |graph: &Value| {
         let message = graph["status"]["conditions"][0]["message"].as_str().unwrap_or_default();
@@ -45,11 +45,11 @@ async fn an_engine_on_two_nodes_waits_for_room_for_both_and_then_runs() {
     assert!(pods.iter().all(|pod| pod["spec"]["nodeName"].is_null()), "{pods:#?}");
 
     close(&bed, "second", false).await;
-    let run = |pods: &[Value]| {
-        pods.len() == 2 && pods.iter().all(|pod| pod["status"]["phase"] == "Running")
-    };
-    let pods = bed.space.pods(POD, "the nodes of the engine run", run).await;
+    bed.ready(&applied).await;
+    let pods = bed.space.pods(POD, "the pods of the engine", |pods| pods.len() == 2).await;
     let mut taken: Vec<_> = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str()).collect();
     taken.sort_unstable();
     assert_eq!(taken, nodes.map(Some));
+    let client = bed.frontend("two-nodes").await;
+    assert!(!answer(&client, &chat("org/model", "Hello", 20)).await.unwrap().is_empty());
 }
