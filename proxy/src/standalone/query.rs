@@ -133,10 +133,10 @@ mod tests {
     use crate::standalone::route::Route;
     use stator_api::Api;
 
-    fn check(
-        query: &str,
-        route: Route<'_>,
-    ) -> Result<(Vec<(String, String)>, Option<String>), String> {
+    /// Parameters that a route reads, and the names of those that it ignores.
+    type Settled = (Vec<(String, String)>, Option<String>);
+
+    fn check(query: &str, route: Route<'_>) -> Result<Settled, String> {
         let settled = Query::settle(query, route.parameters(false), UnknownFields::Refuse);
         settled.map(|(query, ignored)| (query.0, ignored)).map_err(|error| error.message)
     }

@@ -273,8 +273,8 @@ mod tests {
     fn a_jump_is_followed_and_is_no_trend() {
         let values = [vec![4.0; 120], vec![16.0; 40]].concat();
         let told = forecasts(&values);
-        for at in 128..160 {
-            let rate = told[at].expect("there were enough pairs").rate;
+        for (at, told) in told.iter().enumerate().skip(128) {
+            let rate = told.as_ref().expect("there were enough pairs").rate;
             assert!((14.0..20.0).contains(&rate), "{at}: {rate}");
         }
         // One jump is no habit.
