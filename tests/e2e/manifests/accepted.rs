@@ -6,6 +6,7 @@ use serde_json::Value;
 use stator_tests::kube::{Cluster, Namespace, Resources};
 use stator_tests::kube_api::Api;
 use stator_tests::kube_objects::{path, reference};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
@@ -70,8 +71,8 @@ async fn objects_of_every_plain_manifest_are_accepted() {
 /// Applies all objects, in namespaces of the test that stand in for those that the objects name.
 async fn apply_all(cluster: &Cluster, mut set: ObjectSet, mut known: BTreeMap<String, Namespace>) {
     for name in set.objects.iter().flat_map(namespaces).collect::<BTreeSet<_>>() {
-        if !known.contains_key(&name) {
-            known.insert(name, cluster.namespace().await);
+        if let Entry::Vacant(place) = known.entry(name) {
+            place.insert(cluster.namespace().await);
         }
     }
     for object in &mut set.objects {
