@@ -17,7 +17,7 @@ use stator_tests::soon;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -29,8 +29,8 @@ const API: &str = "external.metrics.k8s.io/v1beta1";
 /// Metric that the autoscaler asks for.
 const METRIC: &str = "stator_proxy_requests_running";
 
-/// Serves a metric of a frontend as an adapter does; returns the port.
-async fn adapter(frontend: Client) -> u16 {
+/// Serves a metric of a frontend as an adapter does; returns where pods and the API server reach it.
+async fn adapter(frontend: Client) -> SocketAddr {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap();
     let certificate = certificate.self_signed(&key).unwrap();
@@ -45,8 +45,11 @@ async fn adapter(frontend: Client) -> u16 {
         )
         .unwrap();
     let tls = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    // The address of this side of the pods' network: a Service may not lead to a loopback one.
+    let way = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+    way.connect(frontend.address()).await.unwrap();
+    let listener = TcpListener::bind((way.local_addr().unwrap().ip(), 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (tls, frontend) = (tls.clone(), frontend.clone());
@@ -58,7 +61,7 @@ async fn adapter(frontend: Client) -> u16 {
             });
         }
     });
-    port
+    address
 }
 
 /// The API's description of itself, or the value of the metric now.
@@ -101,11 +104,17 @@ async fn value(frontend: &Client) -> String {
 }
 
 /// Has the API server ask the adapter.
-async fn register(bed: &GraphBed<'_>, port: u16) {
+async fn register(bed: &GraphBed<'_>, adapter: SocketAddr) {
     let api = &bed.space.namespace.api;
     let mut service = bed.space.object("v1", "Service", "adapter");
-    service["spec"] = json!({ "type": "ExternalName", "externalName": "localhost" });
+    service["spec"] = json!({ "ports": [{ "port": 443 }] });
     api.apply(&service).await;
+    let mut slice = bed.space.object("discovery.k8s.io/v1", "EndpointSlice", "adapter");
+    slice["metadata"]["labels"] = json!({ "kubernetes.io/service-name": "adapter" });
+    slice["addressType"] = json!("IPv4");
+    slice["ports"] = json!([{ "name": "", "port": adapter.port(), "protocol": "TCP" }]);
+    slice["endpoints"] = json!([{ "addresses": [adapter.ip()], "conditions": { "ready": true } }]);
+    api.apply(&slice).await;
     let (group, version) = API.split_once('/').unwrap();
     let name = format!("{version}.{group}");
     let mut registration = reference("apiregistration.k8s.io/v1", "APIService", "", &name);
@@ -115,7 +124,7 @@ async fn register(bed: &GraphBed<'_>, port: u16) {
         "insecureSkipTLSVerify": true,
         "groupPriorityMinimum": 100,
         "versionPriority": 100,
-        "service": { "name": "adapter", "namespace": bed.space.namespace.name, "port": port },
+        "service": { "name": "adapter", "namespace": bed.space.namespace.name, "port": 443 },
     });
     api.apply(&registration).await;
     api.until(&registration, "the adapter is asked", |of| {
