@@ -253,12 +253,12 @@ impl Sidecar {
         if screened.len() != length && !is_kept {
             self.metrics.stripped.inc();
         }
-        Ok(match Object::parse(&screened) {
-            Ok(object) if is_kept => {
-                object.edit().set(KV_PARAMETERS, nixl::PREFILL).finish().into()
-            }
-            _ => screened,
-        })
+        if !is_kept {
+            return Ok(screened);
+        }
+        let object = Object::parse(&screened);
+        let object = object.map_err(|error| ApiError::invalid_json(error.to_string()))?;
+        Ok(object.edit().set(KV_PARAMETERS, nixl::PREFILL).finish().into())
     }
 
     fn onward(&self, exchange: &Exchange, body: Option<&Bytes>) -> RequestHeader {
