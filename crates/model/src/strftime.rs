@@ -1,5 +1,7 @@
 //! `strftime` for chat templates that tell the model the date, in UTC.
 
+use jiff::Timestamp;
+use jiff::tz::Offset;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,11 +25,12 @@ const DAYS: [&str; 7] =
 /// Formats a time; directives that are not known stay as they are.
 pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, clock) = (seconds / 86_400, seconds % 86_400);
-    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
-    let (year, month, day) = civil(days);
+    let timestamp = i64::try_from(seconds).ok().and_then(|s| Timestamp::from_second(s).ok());
+    let date = Offset::UTC.to_datetime(timestamp.unwrap_or_default());
+    let (year, month, day) = (date.year(), date.month(), date.day());
+    let (hour, minute, second) = (date.hour(), date.minute(), date.second());
     let month_name = MONTHS[month as usize - 1];
-    let day_name = DAYS[((days + 4) % 7) as usize];
+    let day_name = DAYS[date.weekday().to_sunday_zero_offset() as usize];
     let mut out = String::with_capacity(format.len() + 16);
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -58,7 +61,7 @@ pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
             Some('M') => write!(out, "{minute:02}"),
             Some('S') => write!(out, "{second:02}"),
             Some('p') => write!(out, "{}", if hour < 12 { "AM" } else { "PM" }),
-            Some('j') => write!(out, "{:03}", day_of_year(days, year)),
+            Some('j') => write!(out, "{:03}", date.day_of_year()),
             Some('F') => write!(out, "{year}-{month:02}-{day:02}"),
             Some('T') => write!(out, "{hour:02}:{minute:02}:{second:02}"),
             Some('D') => write!(out, "{month:02}/{day:02}/{:02}", year % 100),
@@ -70,29 +73,6 @@ pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
         };
     }
     out
-}
-
-/// Year, month and day of a number of days since 1970-01-01.
-///
-/// Years are counted from March, so that the leap day is the last of its year and every month
-/// starts at `(153 m + 2) / 5` days. Eras are the 400 years after which the calendar repeats.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    (year, month, day)
-}
-
-fn day_of_year(days: u64, year: u64) -> u64 {
-    let before = year - 1;
-    let first = before * 365 + before / 4 - before / 100 + before / 400 - 719_162;
-    days - first + 1
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use super::query::Query;
 use stator_api::openai::ApiError;
 use stator_api::openai::escape::push_json_str;
 use stator_api::openai::models::{ModelEntry, push_model};
+use stator_runtime::date::rfc3339;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// A model, or an adapter of one.
 pub(crate) struct Entry {
@@ -107,29 +109,12 @@ fn push_for_anthropic(out: &mut Vec<u8>, entry: &Entry) {
     push_json_str(out, id);
     out.extend_from_slice(b",\"display_name\":");
     push_json_str(out, id);
+    let created = UNIX_EPOCH.checked_add(Duration::from_secs(*created)).unwrap_or(UNIX_EPOCH);
     let rest = format!(
         ",\"created_at\":\"{}\",\"max_input_tokens\":{max_model_len},\"max_tokens\":{max_model_len}}}",
-        date(*created)
+        rfc3339(created)
     );
     out.extend_from_slice(rest.as_bytes());
-}
-
-/// A time in seconds since 1970 as RFC 3339 has it, in UTC.
-///
-/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for
-/// days since 1970.
-fn date(seconds: u64) -> String {
-    let (days, clock) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]
@@ -179,8 +164,6 @@ mod tests {
         assert_eq!((&list["first_id"], &list["last_id"]), (&json!("a/b"), &json!("c")));
         assert_eq!(parsed(&one_for_anthropic(&entries[0])), first);
         assert_eq!(page(&[], "")["first_id"], Value::Null);
-        assert_eq!(date(951_868_800), "2000-03-01T00:00:00Z");
-        assert_eq!(date(1_798_761_599), "2026-12-31T23:59:59Z");
     }
 
     #[test]
