@@ -54,7 +54,7 @@ pub(crate) struct Exchange {
     ignored: Option<HeaderValue>,
     /// The origin of a web page that may read the answer.
     origin: Option<HeaderValue>,
-    /// What the client has used of its limits, if it has any.
+    /// Requests and tokens that the client has used, if its rate is limited.
     rate: Option<RateAccount>,
     /// Compressor of the rest of an answer.
     packer: Option<Box<Packer>>,

@@ -27,7 +27,7 @@ pub(crate) struct RateLimits {
     pub tokens: Option<NonZeroU32>,
 }
 
-/// What all clients have used.
+/// Requests and tokens that all clients have used.
 #[derive(Debug)]
 pub(crate) struct ClientRates {
     limits: RateLimits,
@@ -35,7 +35,7 @@ pub(crate) struct ClientRates {
     clients: Mutex<HashMap<Option<Account>, RateAccount>>,
 }
 
-/// What one client has used. Cloning shares it.
+/// Requests and tokens that one client has used. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct RateAccount(Arc<Mutex<RateBuckets>>);
 
@@ -54,7 +54,7 @@ struct RateBucket {
     at: Instant,
 }
 
-/// What is left of a limit.
+/// The rest of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RateStanding {
     limit: u64,

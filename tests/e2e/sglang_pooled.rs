@@ -41,7 +41,7 @@ async fn an_agents_sglang_makes_vectors_and_what_is_made_of_them() {
     assert!(refused.status.is_client_error(), "{error}");
 }
 
-/// Of the first text with the others.
+/// Rankings and scores of the first text against the others.
 async fn rankings_and_scores_are_the_cosines_of(vectors: &[Vec<f32>], client: &Client) {
     let [query, documents @ ..] = TEXTS;
     let cosine = |n: usize| -> f32 { vectors[0].iter().zip(&vectors[n]).map(|(a, b)| a * b).sum() };

@@ -70,7 +70,7 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
-    /// What is wrong with a name that no GPU has: the names that there are, and the nearest.
+    /// The fault of a name that no GPU has, with the names that there are and the nearest of them.
     pub fn unknown(name: &str) -> String {
         let known: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
         let (known, nearest) = (known.join(", "), Self::nearest(name).name);

@@ -23,7 +23,7 @@ pub struct Function<'a> {
     pub parameters: Option<Json<'a>>,
     /// Whether the arguments must fit the schema, by constrained decoding.
     pub strict: bool,
-    /// What its calls hold, if it stands for a custom tool.
+    /// The input that its calls hold, if it stands for a custom tool.
     pub custom: Option<CustomInput>,
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct TemplateDialect {
     pub(crate) parts: bool,
     /// It knows the role `developer`; otherwise such messages are `system`'s.
     pub(crate) developer: bool,
-    /// It wants arguments of calls to be objects, also those that are none.
+    /// Arguments of calls must be objects, also those that a model wrote as something else.
     pub(crate) object_arguments: bool,
 }
 

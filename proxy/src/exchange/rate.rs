@@ -1,4 +1,4 @@
-//! What a client has used of its limits: counted when its request comes, told with the answer.
+//! A client's rate: counted when its request comes, told with the answer.
 
 use super::Exchange;
 use crate::rates::RateAccount;

@@ -13,7 +13,7 @@ use stator_runtime::trace::Stages;
 pub(crate) struct Client<'a> {
     pub head: ClientHead<'a>,
     pub account: Account,
-    /// What the client has used of its limits, if it has any.
+    /// Requests and tokens that the client has used, if its rate is limited.
     pub rate: Option<&'a RateAccount>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct ClientHead<'a> {
 pub(crate) struct AdmittedCall {
     /// Its owner.
     pub account: Account,
-    /// What its owner has used of its limits, if it has any.
+    /// Requests and tokens that its owner has used, if the rate is limited.
     pub rate: Option<RateAccount>,
     /// Its place among those that run.
     pub _admission: Admission,

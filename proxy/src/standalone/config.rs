@@ -65,7 +65,7 @@ pub struct ProxySettings {
     pub(crate) inference_listen: Option<SocketAddr>,
     pub(crate) tls: Option<tls::ServerSettings>,
     pub(crate) keys: Arc<ApiKeys>,
-    /// What clients have used of their limits, if they have any.
+    /// Requests and tokens that clients have used, if rates are limited.
     pub(crate) rates: Option<Arc<ClientRates>>,
     /// Limits of the requests that pass through to engines as they came.
     pub(crate) passage: Passage,

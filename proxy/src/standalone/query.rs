@@ -19,7 +19,7 @@ pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Settles the query of a request to a route with these parameters, and names what is ignored.
-    /// Where nobody looks at them, there is nothing to settle.
+    /// A route whose parameters nobody looks at has nothing to settle.
     ///
     /// # Errors
     ///

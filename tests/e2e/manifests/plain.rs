@@ -139,7 +139,7 @@ impl ObjectSet {
     }
 }
 
-/// What was offered is what comes out: flags stand before an engine's own, volumes beside its volumes.
+/// Every kind of agent takes the components: flags stand before an engine's own, volumes beside its volumes.
 #[test]
 fn components_add_to_every_kind_of_agent() {
     for set in sets() {

@@ -103,7 +103,7 @@ async fn follow(cluster: Cluster, names: std::sync::Arc<Mutex<Names>>) {
 }
 
 /// The names of the Services that these EndpointSlices belong to, and of their pods that have one.
-/// Where no pod is ready, those that end and still serve count, as for a cluster's proxy.
+/// Pods that end and still serve count if no pod is ready, as for a cluster's proxy.
 fn table<'a>(slices: impl Iterator<Item = &'a Value> + Clone) -> Names {
     let ready = named(slices.clone(), "ready");
     let mut names = named(slices, "serving");

@@ -2,7 +2,7 @@
 //!
 //! A client asks that the KV of its prompt stays cached for a time. [`ClientPins`] is the account of
 //! such wishes for one store of blocks, an engine's own memory or a tier; the store holds the blocks.
-//! It reads no clock.
+//! The account reads no clock.
 
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;

@@ -1,7 +1,7 @@
 //! Launch lines of engines on several nodes: flags that join the nodes of one engine, on the leader and
 //! on the others, as Dynamo's operator adds them.
 //!
-//! Where agents start the engines, the flags stand after `--`, and those of the nodes without a server
+//! The flags stand after `--` if agents start the engines; then those of the nodes without a server
 //! follow the leader's.
 
 use super::instance::Instance;

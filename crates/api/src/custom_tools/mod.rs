@@ -32,7 +32,7 @@ pub(crate) const GRAMMARS_MAX_BYTES: usize = GUIDE_MAX_BYTES;
 
 /// A custom tool beside the function that stands for it.
 pub(crate) struct CustomTool {
-    /// What its calls hold.
+    /// The input that its calls hold.
     pub(crate) input: CustomInput,
     /// Bytes of its grammar's definition.
     pub(crate) grammar_bytes: usize,
@@ -157,7 +157,7 @@ impl<'d> Grammar<'d> {
         Ok(Self { syntax, definition: text("definition")? })
     }
 
-    /// What the model is told of it.
+    /// The description of the tool that the model reads.
     fn told(&self) -> String {
         match self.syntax {
             GrammarSyntax::Lark => format!("Text of this grammar (Lark):\n{}", self.definition),

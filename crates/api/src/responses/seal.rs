@@ -98,7 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is sealed is opened by its own key, and by no other; what is changed by none.
+        /// Sealed text is opened by its own key and by no other; changed text by none.
         #[test]
         fn only_what_was_sealed_here_is_opened(text in ".{0,80}", at: prop::sample::Index) {
             let seal = ThoughtSeal::new(&[1; 32]);

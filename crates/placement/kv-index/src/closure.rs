@@ -87,7 +87,7 @@ impl Closure {
         .skip(1)
     }
 
-    /// Where a block is, if the index was told of it.
+    /// The medium that holds a block, if the index was told of the block.
     pub fn medium(&self, hash: SequenceHash) -> Option<Medium> {
         self.nodes[*self.by_hash.get(&hash.0)? as usize].told
     }

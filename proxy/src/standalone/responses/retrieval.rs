@@ -1,4 +1,4 @@
-//! What the query of a retrieved response asks for.
+//! The query of a retrieved response.
 
 use super::record::ResponseRecord;
 use crate::standalone::query::Query;
@@ -7,7 +7,7 @@ use stator_api::openai::ApiError;
 use stator_api::responses::ThoughtSeal;
 use stator_api::responses::request::{LOGPROBS, REASONING};
 
-/// What a client wants of a response.
+/// A client's wish for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retrieval {
     /// The response as it is now.

@@ -53,7 +53,7 @@ impl View<'_> {
         self.closure.blocks()
     }
 
-    /// Where a block is, if the sink knows it.
+    /// The medium that holds a block, if the sink knows the block.
     pub fn medium(&self, hash: SequenceHash) -> Option<Medium> {
         self.closure.medium(hash)
     }
