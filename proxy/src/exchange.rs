@@ -310,7 +310,7 @@ impl Exchange {
         if !self.reusable {
             self.session.set_keepalive(None);
         }
-        self.write(Some(head), body, last).await
+        self.write(Some(Box::new(head)), body, last).await
     }
 
     /// Sends further parts of a stream that was begun.
@@ -325,11 +325,11 @@ impl Exchange {
     /// Writes a head, a part of the body and the body's end, as far as there are such, at once.
     async fn write(
         &mut self,
-        mut head: Option<ResponseHeader>,
+        mut head: Option<Box<ResponseHeader>>,
         body: Bytes,
         last: bool,
     ) -> Result<(), HangUp> {
-        let body = self.pack(head.as_mut(), body, last);
+        let body = self.pack(head.as_deref_mut(), body, last);
         let written = self.write_parts(head, body, last).await;
         written.map_err(|error| {
             let expired = self.connection().and_then(|stream| stream.patience().expired());
@@ -373,7 +373,7 @@ impl Exchange {
 
     async fn write_parts(
         &mut self,
-        head: Option<ResponseHeader>,
+        head: Option<Box<ResponseHeader>>,
         body: Bytes,
         last: bool,
     ) -> Result<(), Box<Error>> {
@@ -382,7 +382,7 @@ impl Exchange {
         }
         if let Some(head) = head {
             self.cork(last || !body.is_empty());
-            self.session.write_response_header(Box::new(head)).await?;
+            self.session.write_response_header(head).await?;
         }
         self.cork(last);
         self.session.write_response_body(body, false).await?;
@@ -396,12 +396,12 @@ impl Exchange {
     /// Frames that are there together leave together.
     async fn write_frames(
         &mut self,
-        head: Option<ResponseHeader>,
+        head: Option<Box<ResponseHeader>>,
         body: Bytes,
         last: bool,
     ) -> Result<(), Box<Error>> {
         if let Some(head) = head {
-            self.session.write_response_header(Box::new(head)).await?;
+            self.session.write_response_header(head).await?;
         }
         let body = if *self.method() == Method::HEAD { Bytes::new() } else { body };
         self.session.write_response_body(body, last).await
@@ -434,7 +434,8 @@ impl Exchange {
             self.client.note_reset(self.started.elapsed());
         }
         if !self.gone && !self.session.is_body_done() {
-            linger(self.session).await;
+            // In place it would take room of every connection.
+            Box::pin(linger(self.session)).await;
             return None;
         }
         if !self.reusable {
@@ -443,7 +444,8 @@ impl Exchange {
             return None;
         }
         let settings = HttpPersistentSettings::for_session(&self.session);
-        let reusable = self.session.finish().await.ok()??;
+        // In place it would take 4 KB of every connection, while requests run too.
+        let reusable = Box::pin(self.session.finish()).await.ok()??;
         Some(ReusedHttpStream::from_reusable_stream(reusable, settings))
     }
 
@@ -452,12 +454,13 @@ impl Exchange {
         status: StatusCode,
         content_type: &'static str,
         extra: &[(HeaderName, HeaderValue)],
-    ) -> ResponseHeader {
+    ) -> Box<ResponseHeader> {
         self.status = Some(status);
         if !self.reusable {
             self.session.set_keepalive(None);
         }
-        let mut head = ResponseHeader::build(status, Some(12)).expect("a status code is valid");
+        let head = ResponseHeader::build(status, Some(12)).expect("a status code is valid");
+        let mut head = Box::new(head);
         let own = [
             (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
             (HeaderName::from_static(REQUEST_ID), self.request_id.clone()),

@@ -72,11 +72,6 @@ impl Shutdown {
         });
         either
     }
-
-    /// The watch channel behind it, for libraries that take one.
-    pub fn watch(&self) -> watch::Receiver<bool> {
-        self.0.clone()
-    }
 }
 
 impl Trigger {

@@ -42,7 +42,7 @@ pub(crate) enum RunProgress {
 pub(crate) struct Run<'a> {
     metrics: &'a Metrics,
     limits: RunLimits,
-    job: Job,
+    job: Box<Job>,
     generation: Generation,
     answer: Answer,
     started: Instant,
@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
     pub(crate) fn new(
         limits: RunLimits,
         metrics: &'a Metrics,
-        job: Job,
+        job: Box<Job>,
         generation: Generation,
         started: Instant,
     ) -> Self {

@@ -320,9 +320,11 @@ impl Service {
             return Box::pin(self.in_background(exchange, job, keeper)).await;
         }
         let placing = Instant::now();
+        // In place it would take 3 KB of every stream.
+        let start = Box::pin(Generation::start(self.metrics.clone(), job.work(), &trace));
         let generation = tokio::select! {
             biased;
-            generation = Generation::start(self.metrics.clone(), job.work(), &trace) => generation?,
+            generation = start => generation?,
             // It gives up its turn, where it waits for one.
             gone = exchange.gone() => return Err(gone.into()),
         };
@@ -350,7 +352,7 @@ impl Service {
     async fn in_background(
         &self,
         exchange: &mut Exchange,
-        job: Job,
+        job: Box<Job>,
         keeper: ResponseKeeper,
     ) -> Result<(), Failure> {
         let id = job.response_id.clone().unwrap_or_default();
@@ -417,11 +419,11 @@ impl Service {
         exchange: &Exchange,
         account: Account,
         body: &Bytes,
-    ) -> Result<Option<PassedRequest>, ApiError> {
+    ) -> Result<Option<Box<PassedRequest>>, ApiError> {
         let removed = &self.metrics.fields_removed;
         let (catalog, settings) = (&self.catalog, &self.settings);
         let read = || PassedRequest::read(exchange, account, body, catalog, settings, removed);
-        beside(body, read)
+        Ok(beside(body, read)?.map(Box::new))
     }
 
     /// Has the response that a request continues in memory, where proxies share a database of them.
@@ -445,10 +447,10 @@ impl Service {
     }
 
     /// Makes of a body what the workers need. The body is kept only for a next turn.
-    fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
-        let mut job = beside(&body, || {
+    fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Box<Job>, ApiError> {
+        let mut job = Box::new(beside(&body, || {
             job::prepare(&body, api, &self.catalog, client, &self.settings, &self.store)
-        })?;
+        })?);
         if job.plan.steering.speculates {
             job.next_turn = Some(Box::new(NextTurn::new(body, api)));
         }

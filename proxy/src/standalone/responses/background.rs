@@ -24,7 +24,7 @@ pub(crate) struct BackgroundWork {
 
 impl BackgroundWork {
     /// Generates the response until it is over or nobody wants it.
-    pub(crate) async fn run(self, job: Job, id: String) {
+    pub(crate) async fn run(self, job: Box<Job>, id: String) {
         if let Err(Failure::Error(error)) = self.generate(job).await {
             tracing::warn!(id, %error, "a response in the background failed");
             self.record.advance(|events, out| events.error(out, &error));
@@ -32,7 +32,7 @@ impl BackgroundWork {
         self.keeper.keep_grown(&id, &self.record);
     }
 
-    async fn generate(&self, job: Job) -> Result<(), Failure> {
+    async fn generate(&self, job: Box<Job>) -> Result<(), Failure> {
         let started = Instant::now();
         let generation = tokio::select! {
             biased;
