@@ -22,6 +22,7 @@ pub(crate) mod given;
 mod glance;
 mod job;
 mod kserve;
+mod late_timer;
 mod listing;
 mod markup_args;
 pub(crate) mod metrics;

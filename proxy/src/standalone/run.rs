@@ -4,6 +4,7 @@ use super::answer::Answer;
 use super::clock::created;
 use super::generate::Generation;
 use super::job::Job;
+use super::late_timer::LateTimer;
 use super::metrics::Metrics;
 use crate::exchange::{Exchange, HangUp};
 use crate::failure::Failure;
@@ -14,7 +15,6 @@ use stator_api::openai::ApiError;
 use stator_api::responses::ResponseEvents;
 use stator_api::stream::{AnswerEvents, push_answer};
 use std::time::{Duration, Instant};
-use tokio::time::timeout;
 
 /// Longest waits for tokens.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,7 @@ pub(crate) struct Run<'a> {
     first_token: Option<Instant>,
     /// Time of the last output.
     heard: Instant,
+    timer: LateTimer,
     /// The worker that the first prompt was placed on, for the response's header.
     worker: String,
 }
@@ -75,6 +76,7 @@ impl<'a> Run<'a> {
             started,
             first_token: None,
             heard: started,
+            timer: LateTimer::new(started + limits.first_token),
             worker,
         }
     }
@@ -199,20 +201,22 @@ impl<'a> Run<'a> {
         &mut self,
         gone: impl Future<Output = HangUp>,
     ) -> Result<RunProgress, Failure> {
-        let limit = match self.first_token {
-            None => self.limits.first_token.saturating_sub(self.started.elapsed()),
-            Some(_) => self.limits.idle.saturating_sub(self.heard.elapsed()),
+        let deadline = match self.first_token {
+            None => self.started + self.limits.first_token,
+            Some(_) => self.heard + self.limits.idle,
         };
-        // One wait for both: a token costs one timer.
-        let pause = self.limits.comment_pause.map_or(limit, |pause| pause.min(limit));
+        let comment = self.limits.comment_pause.map(|pause| Instant::now() + pause);
+        // One wait for both.
+        let due = comment.map_or(deadline, |comment| comment.min(deadline));
         let next = tokio::select! {
             // What has come goes first: a client that leaves with its answer complete is not gone.
             biased;
-            next = timeout(pause, self.generation.next()) => next,
+            next = self.generation.next() => Some(next),
+            () = self.timer.wait_until(due) => None,
             gone = gone => return Err(gone.into()),
         };
         match next {
-            Ok(outputs) => match outputs? {
+            Some(outputs) => match outputs? {
                 Some(outputs) => {
                     let before = self.answer.usage().completion_tokens;
                     self.answer.take(outputs);
@@ -227,8 +231,8 @@ impl<'a> Run<'a> {
                 }
                 None => {}
             },
-            Err(_) if pause < limit => return Ok(RunProgress::Silent),
-            Err(_) => {
+            None if due < deadline => return Ok(RunProgress::Silent),
+            None => {
                 let (what, whole) = match self.first_token {
                     None => ("first", self.limits.first_token),
                     Some(_) => ("next", self.limits.idle),
