@@ -335,7 +335,7 @@ pub(crate) const ROLES: [RoleHelp; 13] = [
                 "the most of 8 GPUs, and a page with plots",
             ),
         ],
-        experts: &[&["seed"]],
+        experts: &[&["seed", "tables"]],
     },
     RoleHelp {
         name: "planner",

@@ -2,6 +2,7 @@
 
 use crate::support::up;
 use serde_json::{Value, json};
+use stator_tables_testkit::write_products;
 use stator_tests::process::Process;
 use std::path::Path;
 
@@ -94,4 +95,53 @@ async fn times_that_were_measured_on_an_engine_are_those_of_the_plan() {
         .unwrap();
     let (is_found, log) = plan(&[&model, "--gpus=8", &file]).await;
     assert!(!is_found && log.contains("version: 2 is not 1"), "{log}");
+}
+
+/// A folder of tables with matrix products of `ms` milliseconds, whatever their shape.
+fn tables(home: &Path, ms: f64) -> String {
+    let file = "aiconfigurator_core/systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet";
+    write_products(&home.join(file), &[([1, 64, 64], ms), ([4096, 64, 64], ms)]);
+    format!("--tables={}", home.display())
+}
+
+/// Four products of 0.1 ms in each of 64 layers leave no faster answer than 25 ms.
+#[tokio::test]
+async fn measured_products_take_the_place_of_the_roofline() {
+    let home = tempfile::tempdir().unwrap();
+    let (model, tables) = (model(home.path()), tables(home.path(), 0.1));
+    let json = home.path().join("p.json");
+    let args = [&model, "--gpus=8", "--engine=vllm", "--rate=1", &tables];
+    let file = format!("--json={}", json.display());
+    let (is_found, log) = plan(&[&args[..], &[&file]].concat()).await;
+    assert!(is_found, "{log}");
+    assert!(
+        log.contains("Step times come from the tables gemm_perf 0.24.0; the roofline has"),
+        "{log}"
+    );
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["step_times"]["source"], "tables", "{report}");
+    let products = &report["step_times"]["operations"][0];
+    assert_eq!(
+        (&products["operation"], &products["source"]),
+        (&json!("matrix products"), &json!("tables"))
+    );
+    assert!(report["plans"][0]["itl_ms"]["mean"].as_f64().unwrap() >= 25.0, "{report}");
+
+    let (is_found, log) = plan(&[&args[..], &["--itl-ms=10"]].concat()).await;
+    assert!(!is_found && log.contains("itl_ms: 10.0 is met by no layout"), "{log}");
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_used_is_told_with_file_column_and_row() {
+    let home = tempfile::tempdir().unwrap();
+    let (model, tables) = (model(home.path()), tables(home.path(), -1.0));
+    let (is_found, log) = plan(&[&model, "--gpus=8", "--engine=vllm", &tables]).await;
+    assert!(!is_found);
+    assert!(log.contains("gemm_perf.parquet: column latency, row 1: -1 is not above 0"), "{log}");
+    let file = home
+        .path()
+        .join("aiconfigurator_core/systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet");
+    std::fs::write(&file, "no table").unwrap();
+    let (is_found, log) = plan(&[&model, "--gpus=8", "--engine=vllm", &tables]).await;
+    assert!(!is_found && log.contains("gemm_perf.parquet: "), "{log}");
 }

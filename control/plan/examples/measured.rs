@@ -10,12 +10,16 @@
 //!
 //! The program prints the error of the time between tokens by kind of model, engine, GPU and model, of rows
 //! that the coefficients were not fitted to, and how often a pick under a latency bound breaks it.
-//! With `--fit` after the folder it fits the coefficients again first.
+//! With `--fit` after the folder it fits the coefficients again first; with `--tables` the wheel's
+//! tables take the place of the roofline where they have an operation.
 
 use anyhow::{Context, Result, ensure};
 use stator_plan::{EngineKind, Gpu, ModelShape, Precision, StepFit, StepModel, WorkerShape};
+use stator_tables::{EngineTables, TableNeeds, TablesFolder};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
+use std::rc::Rc;
 
 /// A measured run: so many requests at a time, each followed by another.
 struct Row {
@@ -30,6 +34,8 @@ struct Row {
     measured_ms: f64,
     /// Whether the coefficients were fitted to it.
     is_fitted: bool,
+    /// Measured operations of its engine on its GPU.
+    tables: Option<Rc<EngineTables>>,
 }
 
 /// Configurations of the models that the rows name; others are not understood or not there.
@@ -54,7 +60,10 @@ const MARGIN: f64 = 1.15;
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).context("the wheel's folder is missing")?;
-    let rows = read(Path::new(&folder))?;
+    let mut rows = read(Path::new(&folder))?;
+    if std::env::args().any(|argument| argument == "--tables") {
+        add_tables(&mut rows, Path::new(&folder))?;
+    }
     ensure!(!rows.is_empty(), "no row names a model that is understood");
     let mut fits = BTreeMap::from(EngineKind::ALL.map(|engine| (engine.name(), engine.fit())));
     if std::env::args().any(|argument| argument == "--fit") {
@@ -92,8 +101,8 @@ impl Row {
     }
 
     fn predicted_ms(&self, fit: &StepFit) -> f64 {
-        let step =
-            StepModel { fit: *fit, ..StepModel::new(&self.model, self.gpu, self.kv, self.worker) };
+        let step = StepModel::new(&self.model, self.gpu, self.kv, self.worker);
+        let step = StepModel { fit: *fit, ..step }.tabled(self.tables.as_deref());
         let decode_s = step.decode_s(self.sequences, self.input + self.output / 2.0);
         let share = self.sequences / f64::from(self.worker.data);
         (decode_s + share * step.prefill_s(self.input, 0.0) / self.output) * 1e3
@@ -224,6 +233,25 @@ fn read(folder: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Reads the tables that the rows need, each once.
+fn add_tables(rows: &mut [Row], folder: &Path) -> Result<()> {
+    let folder = TablesFolder::find(folder)?;
+    let mut read = BTreeMap::new();
+    for row in rows {
+        let (experts, latent) = (row.model.experts.is_some(), row.model.latent.is_some());
+        let (gpu, engine) = (row.gpu.name, row.worker.engine.name());
+        let tables = match read.entry((gpu, engine, experts, latent)) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(free) => {
+                let needs = TableNeeds { experts, latent };
+                free.insert(Rc::new(EngineTables::read(&folder, gpu, engine, needs)?))
+            }
+        };
+        row.tables = Some(tables.clone()).filter(|tables| !tables.sources().is_empty());
+    }
+    Ok(())
+}
+
 fn row(cells: &BTreeMap<&str, &str>, shapes: &BTreeMap<&str, ModelShape>) -> Option<Row> {
     let number = |name: &str| match cells[name] {
         "" => Some(1.0),
@@ -246,6 +274,7 @@ fn row(cells: &BTreeMap<&str, &str>, shapes: &BTreeMap<&str, ModelShape>) -> Opt
         format if format.starts_with("fp8") => Precision::Fp8,
         _ => Precision::Bf16,
     };
+    model.has_block_scales = cells[format] == "fp8_block";
     // The rows do not say. TensorRT-LLM keeps KV in 8 bits beside quantised weights by default.
     let is_quantised = model.weights != Precision::Bf16;
     let is_narrow = engine == EngineKind::Trtllm && is_quantised;
@@ -260,5 +289,6 @@ fn row(cells: &BTreeMap<&str, &str>, shapes: &BTreeMap<&str, ModelShape>) -> Opt
         output: number("osl")?,
         measured_ms: number("silicon_tpot_ms")?,
         is_fitted: false,
+        tables: None,
     })
 }

@@ -11,8 +11,10 @@ use clap::Args;
 use serde::Serialize;
 use stator_fleet_model::time::seconds;
 use stator_fleet_model::{ArrivalTime, WorkloadError, WorkloadRequest};
+use stator_tables::{EngineTables, TableNeeds, TablesFolder};
 use stator_timing::EngineProfile;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Find a deployment for a model, a GPU and two latency targets: engine, parallelism, batch, and
 /// whether prompts have workers of their own. The best ten layouts are replayed in virtual time;
@@ -126,6 +128,11 @@ pub(crate) struct ChoiceArgs {
     /// are compared then. May be repeated.
     #[arg(long, value_name = "FILE", value_delimiter = ',', env = "STATOR_PLAN_PROFILE")]
     pub(crate) profile: Vec<PathBuf>,
+    /// Folder with the tables of the Python wheel aiconfigurator-core: the unpacked wheel, or the
+    /// site-packages that it is installed in. Measured times of operations then take the place of
+    /// the coefficients, for engines and shapes that the tables have.
+    #[arg(long, value_name = "DIR", conflicts_with = "profile", env = "STATOR_PLAN_TABLES")]
+    pub(crate) tables: Option<PathBuf>,
     /// Seed of the arrivals.
     #[arg(long, default_value = "1", env = "STATOR_PLAN_SEED")]
     pub(crate) seed: u64,
@@ -216,6 +223,7 @@ impl PlanArgs {
             return Err(InvalidPlan(faults));
         };
         model.weights = self.choices.weights.unwrap_or(model.weights);
+        let tables = self.choices.tables(gpu, &model).map_err(|fault| InvalidPlan(vec![fault]))?;
         let form = self.choices.form;
         Ok(PlanRequest {
             model,
@@ -233,8 +241,37 @@ impl PlanArgs {
             trace,
             targets: targets.read(),
             profiles,
+            tables,
             seed: self.choices.seed,
         })
+    }
+}
+
+impl ChoiceArgs {
+    /// Measured times of operations of each engine that has some on the GPU.
+    fn tables(
+        &self,
+        gpu: &Gpu,
+        model: &ModelShape,
+    ) -> Result<Vec<(EngineKind, Arc<EngineTables>)>, String> {
+        let Some(path) = &self.tables else { return Ok(Vec::new()) };
+        let folder = TablesFolder::find(path).map_err(|error| error.to_string())?;
+        let (experts, latent) = (model.experts.is_some(), model.latent.is_some());
+        let needs = TableNeeds { experts, latent };
+        let mut tables = Vec::new();
+        for engine in &self.engine {
+            let read = EngineTables::read(&folder, gpu.name, engine.name(), needs);
+            let read = read.map_err(|error| error.to_string())?;
+            if !read.sources().is_empty() {
+                tables.push((*engine, Arc::new(read)));
+            }
+        }
+        if tables.is_empty() {
+            let engines: Vec<&str> = self.engine.iter().map(|engine| engine.name()).collect();
+            let (path, engines) = (path.display(), engines.join(", "));
+            return Err(format!("tables: {path}: no table of {} for {engines}", gpu.name));
+        }
+        Ok(tables)
     }
 }
 

@@ -54,3 +54,30 @@ fn lengths_and_bounds_that_contradict_each_other_are_told_with_their_limits() {
         ["isl: 40000 and osl 1000 are 41000 tokens, above the model's context of 40960"]
     );
 }
+
+#[test]
+fn tables_that_cannot_be_used_are_told_with_their_folder() {
+    let home = tempfile::tempdir().expect("a folder");
+    let flags = format!("--gpu l4 --engine vllm --tables {}", home.path().display());
+    let found = faults(&flags);
+    assert!(found[0].contains("no folder data in it"), "{found:?}");
+    std::fs::create_dir(home.path().join("data")).expect("the folder is ours");
+    assert!(faults(&flags)[0].ends_with(": no table of l4 for vllm"), "{:?}", faults(&flags));
+}
+
+#[test]
+fn tables_of_the_gpu_are_read_for_each_engine() {
+    let home = tempfile::tempdir().expect("a folder");
+    let file = home.path().join("data/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet");
+    stator_tables_testkit::write_products(&file, &[([1, 64, 64], 0.01)]);
+    std::fs::write(home.path().join("config.json"), QWEN_32B).expect("the folder is ours");
+    let home = home.path().display();
+    let command = PlanArgs::augment_args(Command::new("x").no_binary_name(true));
+    let words =
+        ["--gpu=h100-sxm", "--gpus=8", &format!("--model={home}"), &format!("--tables={home}")];
+    let matches = command.try_get_matches_from(words).expect("known flags");
+    let args = PlanArgs::from_arg_matches(&matches).expect("good values");
+    let tables = args.request().expect("a request").tables;
+    assert_eq!(tables.len(), 1, "{tables:?}");
+    assert_eq!((tables[0].0, tables[0].1.sources()[0].rows), (EngineKind::Sglang, 1));
+}

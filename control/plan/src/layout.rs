@@ -1,6 +1,6 @@
 //! Deployments that a search compares.
 
-use crate::step::WorkerShape;
+use crate::worker::WorkerShape;
 use serde::Serialize;
 
 /// Workers that are alike.

@@ -30,8 +30,14 @@ pub struct ModelShape {
     pub embedding_weights: f64,
     /// Weights of the head alone, which a step reads.
     pub head_weights: f64,
+    /// Inner width of the layers without experts.
+    pub inner: u32,
     /// Experts, if the model has some.
     pub experts: Option<Experts>,
+    /// Widths of latent attention, if the model has that.
+    pub latent: Option<LatentWidths>,
+    /// Whether weights of 8 bits have a scale for each block, rather than for each tensor or row.
+    pub has_block_scales: bool,
     /// Format of the weights of layers.
     pub weights: Precision,
     /// Longest context, tokens.
@@ -47,8 +53,27 @@ pub struct Experts {
     pub count: u32,
     /// Experts of a layer that a token goes to.
     pub active: u32,
+    /// Experts that every token goes to.
+    pub shared: u32,
+    /// Inner width of one expert.
+    pub inner: u32,
     /// Weights of one expert.
     pub weights: f64,
+}
+
+/// Widths of multi-head latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentWidths {
+    /// Vector that queries come from; the residual stream's if the model has none.
+    pub query_rank: Option<u32>,
+    /// Vector that keys and values come from.
+    pub rank: u32,
+    /// Part of a head's key that comes from the vector.
+    pub key: u32,
+    /// Part of a key that knows its position, the same for all heads.
+    pub rope: u32,
+    /// Value of a head.
+    pub value: u32,
 }
 
 /// A model whose shape cannot be told.
@@ -131,6 +156,7 @@ struct Attention {
     kv_numbers: u32,
     width: f64,
     kv_heads: u32,
+    latent: Option<LatentWidths>,
 }
 
 impl ModelShape {
@@ -169,7 +195,15 @@ impl ModelShape {
         let quantization = ["quantization_config", "compression_config"]
             .iter()
             .find_map(|name| whole.get(*name).or_else(|| section.get(*name)));
-        config.shape(quantization.map_or(Ok(Precision::Bf16), precision)?)
+        let shape = config.shape(quantization.map_or(Ok(Precision::Bf16), precision)?)?;
+        let has_block_scales =
+            quantization.is_some_and(|section| section["weight_block_size"].is_array());
+        Ok(ModelShape { has_block_scales, ..shape })
+    }
+
+    /// Layers with experts.
+    pub fn expert_layers(&self) -> f64 {
+        self.experts.map_or(0.0, |experts| f64::from(experts.layers))
     }
 
     /// Weights of all layers and tables, in numbers.
@@ -206,7 +240,7 @@ impl Config {
         let experts = self.experts(wide)?;
         match experts {
             Some(experts) => {
-                let shared = f64::from(self.n_shared_experts.unwrap_or(0)) * experts.weights;
+                let shared = f64::from(experts.shared) * experts.weights;
                 let router = wide * f64::from(experts.count);
                 dense_weights += f64::from(layers - experts.layers) * dense_layer;
                 dense_weights += f64::from(experts.layers) * (shared + router);
@@ -230,7 +264,10 @@ impl Config {
             dense_weights,
             embedding_weights: if self.tie_word_embeddings { table } else { 2.0 * table },
             head_weights: table,
+            inner: self.intermediate_size,
             experts,
+            latent: attention.latent,
+            has_block_scales: false,
             weights,
             context_max: self.max_position_embeddings,
         })
@@ -245,16 +282,22 @@ impl Config {
             let kv_numbers = 2 * kv_heads * positive("head_dim", width)?;
             let queries = heads * f64::from(width);
             let weights = 2.0 * hidden * queries + hidden * f64::from(kv_numbers);
-            return Ok(Attention { weights, kv_numbers, width: queries, kv_heads });
+            let latent = None;
+            return Ok(Attention { weights, kv_numbers, width: queries, kv_heads, latent });
         };
         // Multi-head latent attention: keys and values come from one short vector for each token.
         let field = |name: &str, value: Option<u32>| {
-            value.map(f64::from).ok_or_else(|| format!("{name}: missing beside kv_lora_rank"))
+            value.ok_or_else(|| format!("{name}: missing beside kv_lora_rank"))
         };
-        let rope = field("qk_rope_head_dim", self.qk_rope_head_dim)?;
-        let key = field("qk_nope_head_dim", self.qk_nope_head_dim)?;
-        let value = field("v_head_dim", self.v_head_dim)?;
-        let latent = f64::from(rank);
+        let widths = LatentWidths {
+            query_rank: self.q_lora_rank,
+            rank,
+            key: field("qk_nope_head_dim", self.qk_nope_head_dim)?,
+            rope: field("qk_rope_head_dim", self.qk_rope_head_dim)?,
+            value: field("v_head_dim", self.v_head_dim)?,
+        };
+        let [latent, key, rope, value] =
+            [widths.rank, widths.key, widths.rope, widths.value].map(f64::from);
         let query_width = heads * (key + rope);
         let queries = match self.q_lora_rank {
             Some(rank) => f64::from(rank) * (hidden + query_width),
@@ -269,6 +312,7 @@ impl Config {
             kv_numbers: (latent + rope) as u32,
             width: heads * (key + rope + value) / 2.0,
             kv_heads: 1,
+            latent: Some(widths),
         })
     }
 
@@ -284,7 +328,9 @@ impl Config {
         positive("moe_intermediate_size", inner)?;
         let layers = self.num_hidden_layers.checked_sub(self.first_k_dense_replace);
         let layers = layers.ok_or("first_k_dense_replace: above num_hidden_layers")?;
-        Ok(Some(Experts { layers, count, active, weights: 3.0 * hidden * f64::from(inner) }))
+        let shared = self.n_shared_experts.unwrap_or(0);
+        let weights = 3.0 * hidden * f64::from(inner);
+        Ok(Some(Experts { layers, count, active, shared, inner, weights }))
     }
 
     /// Layers whose attention has no window.

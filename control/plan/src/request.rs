@@ -4,9 +4,12 @@ use crate::engine::EngineKind;
 use crate::gpu::Gpu;
 use crate::model::ModelShape;
 use crate::precision::Precision;
-use crate::step::{StepModel, WorkerShape};
+use crate::step::StepModel;
+use crate::worker::WorkerShape;
+use stator_tables::EngineTables;
 use stator_timing::EngineProfile;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A checked request for a plan.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct PlanRequest {
     pub targets: Targets,
     /// Measured times. With some, only workers with as many GPUs as one of them are compared.
     pub profiles: Vec<EngineProfile>,
+    /// Measured times of operations, of engines that have some on this GPU.
+    pub tables: Vec<(EngineKind, Arc<EngineTables>)>,
     /// Seed of the arrivals.
     pub seed: u64,
 }
@@ -42,7 +47,9 @@ pub struct PlanRequest {
 impl PlanRequest {
     /// The model on a worker; none if times were measured, but not those of such a worker.
     pub(crate) fn step_model(&self, worker: WorkerShape) -> Option<StepModel<'_>> {
-        let step = StepModel::new(&self.model, &self.gpu, self.kv, worker);
+        let tables = self.tables.iter().find(|(engine, _)| *engine == worker.engine);
+        let step = StepModel::new(&self.model, &self.gpu, self.kv, worker)
+            .tabled(tables.map(|(_, tables)| &**tables));
         if self.profiles.is_empty() {
             return Some(step);
         }

@@ -8,6 +8,7 @@ use crate::replay::{ReplayedPlan, replay};
 use crate::report::{PlanReport, html, table};
 use crate::request::PlanRequest;
 use crate::search::{SearchOutcome, TradePoint, search};
+use crate::sources::StepTimeSources;
 use anyhow::{Context, Result, bail};
 use serde_json::Map;
 use stator_report::{write_json, write_text};
@@ -53,7 +54,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     print!("{}\n{}", table::table(&request, plans).text(), table::notes(&request, best));
     print!("\n{}", manifest::commands(&request, &best.layout));
     if let Some(path) = &args.output.json {
-        write_json(path, &PlanReport::new(args, plans, &found.front))?;
+        let step_times = StepTimeSources::of(&request, best);
+        write_json(path, &PlanReport::new(args, plans, &found.front, step_times))?;
     }
     if let Some(path) = &args.output.html {
         write_text(path, &html::html(&request, plans, &found.front))?;

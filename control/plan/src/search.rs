@@ -3,7 +3,8 @@
 use crate::engine::EngineKind;
 use crate::layout::{Candidate, Estimate, Layout, WorkerGroup};
 use crate::request::{PlanRequest, Traffic};
-use crate::step::{StepModel, WorkerShape};
+use crate::step::StepModel;
+use crate::worker::WorkerShape;
 use serde::Serialize;
 use std::cmp::Ordering;
 

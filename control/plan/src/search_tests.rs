@@ -20,6 +20,7 @@ pub(crate) fn request(config: &str, gpu: &str, gpus: u32) -> PlanRequest {
         traffic: Traffic { input_tokens: 4_000, cached_tokens: 0, output_tokens: 500, rate: None },
         trace: None,
         profiles: Vec::new(),
+        tables: Vec::new(),
         targets: Targets { ttft_s: 2.0, itl_s: 0.05, attainment: 0.95, margin: 0.15 },
         seed: 1,
     }

@@ -1,28 +1,20 @@
-//! Time of an engine's steps: a roofline with few fitted coefficients.
+//! Time of an engine's steps: a roofline with few fitted coefficients, or measured times.
 //!
 //! A step of decoding reads all weights once and the KV of every sequence; a step over a prompt
 //! multiplies every weight with every token. What the hardware could do is divided by the share
-//! that kernels reach, and the engine's own time for each layer is added ([`StepFit`]). `docs/benchmarks/plan.md` says how far the result is from measured times.
+//! that kernels reach, and the engine's own time for each layer is added ([`StepFit`]). Where tables
+//! have an operation, their time is in the place of the roofline's. `docs/benchmarks/plan.md` says
+//! how far the results are from measured times.
 
-use crate::engine::{EngineKind, StepFit};
+use crate::engine::StepFit;
 use crate::gpu::Gpu;
 use crate::model::ModelShape;
+use crate::operation::{OperationKind, OperationTime, StepWork};
 use crate::precision::Precision;
-use serde::Serialize;
+use crate::tabled::{TabledTimes, TabledWorker};
+use crate::worker::WorkerShape;
+use stator_tables::EngineTables;
 use stator_timing::Timing;
-
-/// An engine over its GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkerShape {
-    /// The engine.
-    pub engine: EngineKind,
-    /// GPUs that share every layer.
-    pub tensor: u32,
-    /// Groups of GPUs with a part of the layers each.
-    pub pipeline: u32,
-    /// Copies of the attention, each with sequences of its own; experts are spread over all.
-    pub data: u32,
-}
 
 /// A model on one worker.
 #[derive(Clone, Copy, Debug)]
@@ -39,48 +31,25 @@ pub struct StepModel<'a> {
     pub fit: StepFit,
     /// Times that were measured on such a worker, in the place of the coefficients.
     pub measured: Option<Timing>,
-}
-
-/// Work of one step.
-#[derive(Clone, Copy)]
-struct StepWork {
-    /// Tokens that each copy of the attention computes.
-    tokens: f64,
-    /// Bytes of KV that each GPU reads.
-    kv_bytes: f64,
-    /// Pairs of a prompt's token and a token before it, of each copy of the attention.
-    pairs: f64,
-    /// Share of the arithmetic that its products reach.
-    flops_share: f64,
-}
-
-impl WorkerShape {
-    /// GPUs of the worker.
-    pub fn gpus(self) -> u32 {
-        self.tensor * self.pipeline * self.data
-    }
-
-    /// Its parallelism in a word: `tp4`, `tp2 pp2`, `tp1 dp8`.
-    pub fn parallelism(self) -> String {
-        let mut text = format!("tp{}", self.tensor);
-        for (name, ways) in [("pp", self.pipeline), ("dp", self.data)] {
-            if ways > 1 {
-                text += &format!(" {name}{ways}");
-            }
-        }
-        text
-    }
+    /// Times of the engine's operations that were measured one by one; the coefficients have the
+    /// rest.
+    pub tables: Option<&'a EngineTables>,
 }
 
 impl<'a> StepModel<'a> {
     /// A model on a worker, with the coefficients of its engine.
     pub fn new(model: &'a ModelShape, gpu: &'a Gpu, kv: Precision, worker: WorkerShape) -> Self {
-        Self { model, gpu, kv, worker, fit: worker.engine.fit(), measured: None }
+        Self { model, gpu, kv, worker, fit: worker.engine.fit(), measured: None, tables: None }
     }
 
     /// These step times with what was measured on such a worker, if anything was.
     pub fn measured(self, measured: Option<Timing>) -> Self {
         Self { measured, ..self }
+    }
+
+    /// These step times with measured times of operations, if there are some.
+    pub fn tabled(self, tables: Option<&'a EngineTables>) -> Self {
+        Self { tables, ..self }
     }
 
     /// Bytes of one GPU's part of a sequence's KV at this length.
@@ -111,14 +80,7 @@ impl<'a> StepModel<'a> {
             let sequence_s = timing.token_s + timing.decode_kv_token_s * context;
             return timing.step_s + sequences * sequence_s;
         }
-        let WorkerShape { pipeline, data, .. } = self.worker;
-        let batch = sequences / f64::from(pipeline * data);
-        self.step_s(StepWork {
-            tokens: batch,
-            kv_bytes: batch * self.kv_bytes(context) * f64::from(pipeline),
-            pairs: 0.0,
-            flops_share: self.fit.shares.decode,
-        })
+        self.step_s(self.decode_work(sequences, context))
     }
 
     /// Seconds of a step over `tokens` tokens of one prompt that follow `cached` others.
@@ -127,12 +89,17 @@ impl<'a> StepModel<'a> {
             let pairs = tokens * (cached + tokens / 2.0);
             return timing.step_s + timing.token_s * tokens + timing.prefill_pair_s * pairs;
         }
-        self.step_s(StepWork {
-            tokens,
-            kv_bytes: 0.0,
-            pairs: tokens * (cached + tokens / 2.0),
-            flops_share: self.fit.shares.prefill,
-        })
+        self.step_s(StepWork::Prompt { tokens, cached })
+    }
+
+    /// Operations of a step in which `sequences` of the worker decode.
+    pub(crate) fn decode_operations(&self, sequences: f64, context: f64) -> [OperationTime; 5] {
+        self.operations(self.decode_work(sequences, context))
+    }
+
+    /// Operations of a step over `tokens` tokens of one prompt that follow `cached` others.
+    pub(crate) fn prompt_operations(&self, tokens: f64, cached: f64) -> [OperationTime; 5] {
+        self.operations(StepWork::Prompt { tokens, cached })
     }
 
     /// Step times as straight lines through the step of `sequences` and of a prompt of
@@ -144,57 +111,124 @@ impl<'a> StepModel<'a> {
         let WorkerShape { pipeline, data, .. } = self.worker;
         let full = self.decode_s(sequences, context);
         let shallow = self.decode_s(sequences, context / 2.0);
-        let decode_kv_token_s = (full - shallow) / (sequences * context / 2.0);
+        let decode_kv_token_s = ((full - shallow) / (sequences * context / 2.0)).max(0.0);
         // A worker with copies of the attention, or with stages, computes several prompts at once.
         let at_once = f64::from(pipeline * data);
         let (long, short) = (self.prefill_s(prompt, 0.0), self.prefill_s(prompt / 2.0, 0.0));
         // t(n) = a + b n + c n²/2, through two lengths and the length 0.
         let start = self.prefill_s(1.0, 0.0);
-        let slope = (4.0 * (short - start) - (long - start)) / prompt;
-        let bend = 4.0 * (long - 2.0 * short + start) / (prompt * prompt);
+        let bend = (4.0 * (long - 2.0 * short + start) / (prompt * prompt)).max(0.0);
+        // Measured kernels may do better with longer prompts: then a straight line.
+        let slope = (long - start) / prompt - bend * prompt / 2.0;
         let token_s = slope.max(0.0) / at_once;
         let step_s = full - sequences * (token_s + decode_kv_token_s * context);
         Timing {
             step_s: step_s.max(0.0),
             token_s,
-            prefill_pair_s: bend.max(0.0) / at_once,
-            decode_kv_token_s: decode_kv_token_s.max(0.0),
+            prefill_pair_s: bend / at_once,
+            decode_kv_token_s,
         }
+    }
+
+    /// With a pipeline the sequences take turns in its stages, so that each copy of the attention
+    /// has its part of them in one of the stages.
+    fn decode_work(&self, sequences: f64, context: f64) -> StepWork {
+        let WorkerShape { pipeline, data, .. } = self.worker;
+        StepWork::Decode { sequences: sequences / f64::from(pipeline * data), context }
     }
 
     fn step_s(&self, work: StepWork) -> f64 {
-        let Self { model, gpu, worker, .. } = self;
-        let (layers, tensor) = (f64::from(model.layers), f64::from(worker.tensor));
-        let flops = gpu.flops(model.weights) * work.flops_share;
-        let bandwidth = gpu.bandwidth * self.fit.shares.weights;
-        let table = model.head_weights * Precision::Bf16.bytes();
-        let bytes = (model.dense_weights * model.weights.bytes() + table) / tensor;
-        let products = 2.0 * model.dense_weights * work.tokens / tensor;
-        let mut seconds = (bytes / bandwidth).max(products / flops);
-        seconds += self.experts_s(work.tokens, bandwidth, flops);
-        seconds += work.kv_bytes / (gpu.bandwidth * self.fit.shares.kv);
-        // Attention is computed in 16 bits whatever the weights are.
-        let attention = 4.0 * layers * model.attention_width * self.window_share(work) * work.pairs;
-        seconds += attention / tensor / (gpu.flops(Precision::Bf16) * self.fit.shares.prefill);
-        seconds + layers * self.fit.overhead.layer_s + self.exchange_s(work.tokens)
+        self.operations(work).iter().map(|operation| operation.seconds).sum()
     }
 
-    /// Share of the pairs of a prompt that are within the window, over all layers.
-    fn window_share(&self, work: StepWork) -> f64 {
+    fn operations(&self, work: StepWork) -> [OperationTime; 5] {
+        let Self { model, worker, kv, .. } = *self;
+        let tables = self.tables.map(|tables| TabledWorker { tables, model, worker, kv });
+        let tabled = tables.map_or_else(TabledTimes::default, |tables| tables.times(work));
+        let of = |kind, tabled: Option<f64>, roofline: f64| OperationTime {
+            kind,
+            seconds: tabled.unwrap_or(roofline),
+            is_tabled: tabled.is_some(),
+        };
+        let overhead = tabled.products.map(|_| self.tabled_overhead_s(work));
+        let layers = f64::from(model.layers);
+        [
+            of(OperationKind::Products, tabled.products, self.products_s(work)),
+            of(OperationKind::Attention, tabled.attention, self.attention_s(work)),
+            of(OperationKind::Experts, tabled.experts, self.experts_s(work)),
+            of(OperationKind::Exchange, tabled.exchange, self.exchange_s(work.tokens())),
+            of(OperationKind::Overhead, overhead, layers * self.fit.overhead.layer_s),
+        ]
+    }
+
+    /// Seconds of what no table has: norms and activations, which read and write memory, and the
+    /// engine between operations.
+    fn tabled_overhead_s(&self, work: StepWork) -> f64 {
+        let Self { model, worker, .. } = self;
+        let (layers, expert_layers) = (f64::from(model.layers), model.expert_layers());
+        let norms = 8.0 * f64::from(model.hidden) * layers;
+        // Tables of experts include their activations.
+        let activations =
+            3.0 * f64::from(model.inner) * (layers - expert_layers) / f64::from(worker.tensor);
+        let bytes = (norms + activations) * work.tokens() * Precision::Bf16.bytes();
+        layers * self.fit.overhead.tabled_layer_s
+            + bytes / (self.gpu.bandwidth * self.fit.shares.weights)
+    }
+
+    /// Share of the arithmetic that a step's products reach.
+    fn flops_share(&self, work: StepWork) -> f64 {
+        match work {
+            StepWork::Prompt { .. } => self.fit.shares.prefill,
+            StepWork::Decode { .. } => self.fit.shares.decode,
+        }
+    }
+
+    fn products_s(&self, work: StepWork) -> f64 {
+        let Self { model, gpu, worker, .. } = self;
+        let tensor = f64::from(worker.tensor);
+        let flops = gpu.flops(model.weights) * self.flops_share(work);
+        let table = model.head_weights * Precision::Bf16.bytes();
+        let bytes = (model.dense_weights * model.weights.bytes() + table) / tensor;
+        let products = 2.0 * model.dense_weights * work.tokens() / tensor;
+        (bytes / (gpu.bandwidth * self.fit.shares.weights)).max(products / flops)
+    }
+
+    fn attention_s(&self, work: StepWork) -> f64 {
+        let Self { model, gpu, worker, .. } = self;
+        match work {
+            StepWork::Decode { sequences, context } => {
+                let bytes = sequences * self.kv_bytes(context) * f64::from(worker.pipeline);
+                bytes / (gpu.bandwidth * self.fit.shares.kv)
+            }
+            // Attention is computed in 16 bits whatever the weights are.
+            StepWork::Prompt { tokens, cached } => {
+                let pairs = tokens * (cached + tokens / 2.0);
+                let width = f64::from(model.layers) * model.attention_width;
+                let products = 4.0 * width * self.window_share(pairs / tokens) * pairs;
+                let flops = gpu.flops(Precision::Bf16) * self.fit.shares.prefill;
+                products / f64::from(worker.tensor) / flops
+            }
+        }
+    }
+
+    /// Share of the pairs of a prompt that are within the window, over all layers; a token has
+    /// `mean` tokens before it.
+    fn window_share(&self, mean: f64) -> f64 {
         let model = self.model;
         let windowed = f64::from(model.layers - model.full_layers) / f64::from(model.layers);
-        if windowed == 0.0 || work.pairs == 0.0 {
+        if windowed == 0.0 || mean == 0.0 {
             return 1.0;
         }
-        let mean = work.pairs / work.tokens;
         1.0 - windowed * (1.0 - (f64::from(model.window) / mean).min(1.0))
     }
 
-    fn experts_s(&self, tokens: f64, bandwidth: f64, flops: f64) -> f64 {
+    fn experts_s(&self, work: StepWork) -> f64 {
         let Some(experts) = self.model.experts else { return 0.0 };
+        let bandwidth = self.gpu.bandwidth * self.fit.shares.weights;
+        let flops = self.gpu.flops(self.model.weights) * self.flops_share(work);
         let WorkerShape { pipeline, data, .. } = self.worker;
         let gpus = f64::from(self.worker.gpus() / pipeline);
-        let tokens = tokens * f64::from(data);
+        let tokens = work.tokens() * f64::from(data);
         let (count, active) = (f64::from(experts.count), f64::from(experts.active));
         let layers = f64::from(experts.layers);
         // Experts that at least one of the tokens goes to.

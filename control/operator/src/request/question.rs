@@ -99,6 +99,7 @@ pub(crate) fn question(
             trace: None,
             targets,
             profiles,
+            tables: Vec::new(),
             seed: 1,
         }),
         _ => Err(spec.faults),

@@ -6,6 +6,7 @@ pub(crate) mod table;
 use crate::args::PlanArgs;
 use crate::replay::ReplayedPlan;
 use crate::search::TradePoint;
+use crate::sources::StepTimeSources;
 use serde::Serialize;
 
 /// Everything, for other programs. Nothing in it depends on the machine or the moment.
@@ -18,6 +19,8 @@ pub(crate) struct PlanReport<'a> {
     plans: &'a [ReplayedPlan],
     /// Aggregated workers of which no other is better in both figures.
     front: &'a [TradePoint],
+    /// Sources of the first layout's step times.
+    step_times: StepTimeSources,
 }
 
 impl<'a> PlanReport<'a> {
@@ -25,7 +28,8 @@ impl<'a> PlanReport<'a> {
         settings: &'a PlanArgs,
         plans: &'a [ReplayedPlan],
         front: &'a [TradePoint],
+        step_times: StepTimeSources,
     ) -> Self {
-        Self { version: 1, settings, plans, front }
+        Self { version: 1, settings, plans, front, step_times }
     }
 }

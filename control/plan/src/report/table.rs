@@ -2,6 +2,7 @@
 
 use crate::replay::ReplayedPlan;
 use crate::request::PlanRequest;
+use crate::sources::StepTimeSources;
 use stator_report::TextTable;
 use stator_report::number::{percent, short};
 
@@ -49,15 +50,11 @@ fn margin(ms: f64, target_s: f64) -> String {
 
 /// Notes under the table: what it shows, and how sure it is.
 pub(crate) fn notes(request: &PlanRequest, best: &ReplayedPlan) -> String {
-    let kind =
-        if request.model.experts.is_some() { "with experts: 15" } else { "without experts: 9" };
     let (targets, estimate) = (&request.targets, &best.estimate);
     format!(
         "Times in ms, of {} tokens in and {} out, {}; in brackets the distance to the targets of \
          {:.0} and {:.0} ms.\n\
-         The closed form said {:.0} and {:.1} ms for the first layout.\n\
-         Median error of the time between tokens against measured engines, models {kind} %; the time \
-         to the first token is a replay and was compared with no hardware.\n",
+         The closed form said {:.0} and {:.1} ms for the first layout.\n{}",
         request.traffic.input_tokens,
         request.traffic.output_tokens,
         if request.trace.is_some() { "on average of the trace" } else { "with random arrivals" },
@@ -65,5 +62,6 @@ pub(crate) fn notes(request: &PlanRequest, best: &ReplayedPlan) -> String {
         targets.itl_s * 1e3,
         estimate.ttft_s * 1e3,
         estimate.itl_s * 1e3,
+        StepTimeSources::of(request, best).text(),
     )
 }
