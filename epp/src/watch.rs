@@ -100,7 +100,7 @@ impl AnswerWatch {
     /// Has the answer name the fields that the request's body lost.
     pub(crate) fn tells_of(&mut self, screening: &Screening) {
         // Names that a client made up may be no text of a header.
-        let names = screening.names().iter().map(|name| name.escape_default().to_string());
+        let names = screening.names().into_iter().map(|name| name.escape_default().to_string());
         let names: Vec<_> = names.collect();
         self.removed = (!names.is_empty()).then(|| names.join(", "));
     }

@@ -4,11 +4,12 @@
 //! Start reading at [`FieldRules::screen`]; [`FieldRules::screen_body`] is for bodies of any kind.
 
 use crate::cursor::Cursor;
-use crate::edit::{Change, Edits, reshape};
+use crate::edit::{Change, reshape};
 use crate::fields::Fields;
 use crate::form_error::FormError;
 use crate::grpc::FrameError;
 use crate::scan_error::ScanError;
+use crate::screening::{RemovedKind, Screening};
 use crate::span::{Member, Span};
 use crate::strings::unquote;
 use std::borrow::Cow;
@@ -239,7 +240,7 @@ const PRIVILEGED: &[&str] = &[
 /// steer or are privileged are removed; the others are the engine's own extras.
 const CONTAINERS: &[&str] = &["sampling_params", "vllm_xargs", "extra_args"];
 /// Depth to which containers may be nested.
-const DEPTH_MAX: u32 = 4;
+const DEPTH_MAX: usize = 4;
 
 /// Fields that pass in forms, beside those of [`ALLOWED`].
 ///
@@ -260,13 +261,9 @@ const IN_FORMS: &[&str] = &[
 ];
 
 /// Field that proxies and pickers read, and that no engine needs.
-const EXTENSIONS: &str = "nvext";
+pub const EXTENSIONS: &str = "nvext";
 /// The name by which an operator lets every field pass that neither steers nor is privileged.
 const ANY: &str = "*";
-
-/// Names of removed fields that are kept for the log, and the bytes kept of each.
-const NAMES_MAX: usize = 16;
-const NAME_MAX_BYTES: usize = 64;
 
 /// The rules for a client's fields: the list of this module and the fields that an operator adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,17 +294,6 @@ pub enum ScreenError {
     /// The body of a known gRPC method is no message.
     #[error("invalid or unsupported gRPC payload: {0}")]
     Grpc(#[from] FrameError),
-}
-
-/// The fields that a body loses; made by [`FieldRules::screen`], applied by
-/// [`Editor::screen`](crate::Editor::screen), or by [`Screening::edits`] where nothing else changes.
-#[derive(Clone, Debug, Default)]
-pub struct Screening {
-    pub(crate) removed: Vec<Member>,
-    pub(crate) inner: Vec<Change>,
-    names: Vec<String>,
-    steering: u64,
-    unknown: u64,
 }
 
 impl FieldRules {
@@ -341,39 +327,45 @@ impl FieldRules {
         for member in all {
             let name = name_of(body, member);
             if !self.allows(&name) {
-                screening.remove(&name, *member);
+                screening.note(&name, kind_of(&name), Some(member.value.of(body)));
+                screening.removed.push(*member);
             } else if CONTAINERS.contains(&&*name) {
-                let inner = self.screen_inner(body, member.value, DEPTH_MAX, &mut screening)?;
+                let inner = self.screen_inner(body, member.value, &name, &mut screening)?;
                 screening.inner.extend(inner);
             }
         }
         Ok(screening)
     }
 
-    /// Finds the changes of a container that stands at `span`, where it is an object.
+    /// Finds the changes of the container `path` that stands at `span`, where it is an object.
     fn screen_inner(
         &self,
         body: &[u8],
         span: Span,
-        depth: u32,
+        path: &str,
         screening: &mut Screening,
     ) -> Result<Vec<Change>, ScreenError> {
         if body[span.start] != b'{' {
             return Ok(Vec::new());
         }
-        let depth = depth.checked_sub(1).ok_or(ScreenError::TooDeep)?;
+        // No container has a dot in its name.
+        if path.matches('.').count() >= DEPTH_MAX {
+            return Err(ScreenError::TooDeep);
+        }
         let mut members = Vec::new();
         // The body was scanned, so the object is sound.
         let _ = Cursor::at(&body[..span.end], span.start).object(1, |member| members.push(member));
         let (mut removed, mut changes) = (Vec::new(), Vec::new());
         for member in members {
             let name = name_of(body, &member);
-            let privileged = PRIVILEGED.contains(&&*name) && !self.names(&name);
-            if privileged || steers(&name) {
-                screening.note(&name);
+            let kind = kind_of(&name);
+            let privileged = kind == RemovedKind::Privileged && !self.names(&name);
+            if privileged || kind == RemovedKind::Steering {
+                screening.note(&format!("{path}.{name}"), kind, Some(member.value.of(body)));
                 removed.push(member);
             } else if CONTAINERS.contains(&&*name) {
-                changes.extend(self.screen_inner(body, member.value, depth, screening)?);
+                let path = format!("{path}.{name}");
+                changes.extend(self.screen_inner(body, member.value, &path, screening)?);
             }
         }
         changes.extend(reshape(body, span, &mut removed, Vec::new()));
@@ -401,60 +393,17 @@ impl FieldRules {
     }
 }
 
-impl Screening {
-    /// Whether the body stays as it is.
-    pub fn is_empty(&self) -> bool {
-        self.removed.is_empty() && self.inner.is_empty()
-    }
-
-    /// Names of removed fields, for a log: at most 16, each cut to 64 bytes.
-    pub fn names(&self) -> &[String] {
-        &self.names
-    }
-
-    /// Removed fields that steer engines or are privileged.
-    pub fn steering(&self) -> u64 {
-        self.steering
-    }
-
-    /// Removed fields that are on no list.
-    pub fn unknown(&self) -> u64 {
-        self.unknown
-    }
-
-    /// All changes of a body that nobody edits otherwise.
-    pub fn edits(&self) -> Edits {
-        Edits { changes: self.inner.clone() }
-    }
-
-    /// The changes in the words of [`Screening::edits`], where `object` is the body's own.
-    pub(crate) fn settle(mut self, body: &[u8], object: Span) -> Self {
-        self.inner.extend(reshape(body, object, &mut self.removed, Vec::new()));
-        self.removed.clear();
-        self.inner.sort_by_key(|change| (change.span.start, change.span.end));
-        self
-    }
-
-    fn remove(&mut self, name: &str, member: Member) {
-        self.note(name);
-        self.removed.push(member);
-    }
-
-    /// Counts a removed field.
-    pub(crate) fn note(&mut self, name: &str) {
-        match steers(name) || PRIVILEGED.contains(&name) {
-            true => self.steering += 1,
-            false => self.unknown += 1,
-        }
-        if self.names.len() < NAMES_MAX {
-            let end = name.floor_char_boundary(NAME_MAX_BYTES);
-            self.names.push(name[..end].to_owned());
-        }
-    }
-}
-
 fn steers(name: &str) -> bool {
     STEERING.contains(&name) || name.starts_with(STEERING_PREFIX)
+}
+
+/// The kind of a field that does not pass.
+pub(crate) fn kind_of(name: &str) -> RemovedKind {
+    match name {
+        name if steers(name) => RemovedKind::Steering,
+        name if PRIVILEGED.contains(&name) => RemovedKind::Privileged,
+        _ => RemovedKind::Unknown,
+    }
 }
 
 fn name_of<'a>(body: &'a [u8], member: &Member) -> Cow<'a, str> {

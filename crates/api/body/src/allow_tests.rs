@@ -1,4 +1,5 @@
 use super::*;
+use crate::screening::{NAME_MAX_BYTES, NAMES_MAX};
 use crate::{Editor, scan};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -90,13 +91,29 @@ fn other_bytes_stay_as_they_came() {
 }
 
 #[test]
-fn names_for_the_log_are_few_and_short() {
+fn removed_fields_are_told_with_what_is_around_them() {
+    let body =
+        br#"{"vllm_xargs":{"extra_args":{"rid":0},"priority":0},"made_up":0,"lora_path":null}"#;
+    let fields = scan(body).expect("a sound body");
+    let screening = FieldRules::default().screen(body, &fields).expect("it is screened");
+    let told = screening.fields().iter().map(|field| (&*field.name, field.kind, field.asks));
+    let expected = [
+        ("vllm_xargs.extra_args.rid", RemovedKind::Steering, true),
+        ("vllm_xargs.priority", RemovedKind::Privileged, false),
+        ("made_up", RemovedKind::Unknown, true),
+        ("lora_path", RemovedKind::Privileged, false),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn names_of_removed_fields_are_few_and_short() {
     let body: String = (0..40).map(|n| format!(",\"{n}{}\":1", "ä".repeat(50))).collect();
     let body = format!("{{\"n\":1{body}}}");
     let fields = scan(body.as_bytes()).expect("a sound body");
     let screening = FieldRules::default().screen(body.as_bytes(), &fields).expect("it is screened");
-    assert_eq!((screening.names().len(), screening.unknown()), (NAMES_MAX, 40));
-    assert!(screening.names().iter().all(|name| name.len() <= NAME_MAX_BYTES));
+    assert_eq!((screening.fields().len(), screening.unknown()), (NAMES_MAX, 40));
+    assert!(screening.fields().iter().all(|field| field.name.len() <= NAME_MAX_BYTES));
     let many: String = (0..2000).map(|n| format!(",\"{n}\":1")).collect();
     let many = format!("{{\"n\":1{many}}}");
     let fields = scan(many.as_bytes()).expect("a sound body");

@@ -1,9 +1,9 @@
 //! Changes of fields in a body that was scanned.
 
-use crate::allow::Screening;
 use crate::cursor::find_member;
 use crate::edit::{Change, Edits, reshape, trim_end, write_member};
 use crate::fields::{Field, Fields};
+use crate::screening::Screening;
 use crate::span::Span;
 use crate::strings::write_string;
 use bytes::Bytes;

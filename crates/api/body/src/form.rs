@@ -4,8 +4,9 @@
 //! Readers of forms differ in what they forgive. This one forgives nothing, so that no engine finds a
 //! field where this reader found none: a form that two readers may take for different ones is refused.
 
-use crate::allow::{FieldRules, Screening};
+use crate::allow::{FieldRules, kind_of};
 use crate::form_error::{FormError, HEAD_MAX_BYTES};
+use crate::screening::{RemovedField, Screening};
 use crate::span::Span;
 use bytes::{Buf, Bytes};
 use memchr::memmem::{self, Finder};
@@ -84,6 +85,11 @@ impl FormScreen {
         Ok(())
     }
 
+    /// Fields that the form has lost so far.
+    pub fn removed(&self) -> &[RemovedField] {
+        self.screening.fields()
+    }
+
     /// Ends the form, and tells which fields it lost.
     ///
     /// # Errors
@@ -138,7 +144,8 @@ impl FormScreen {
         if kept {
             out.push(self.after_boundary(&head));
         } else {
-            self.screening.note(base_of(&name));
+            let name = base_of(&name);
+            self.screening.note(name, kind_of(name), None);
         }
         self.state = State::Data { kept, fresh: true };
         Ok(true)

@@ -1,9 +1,10 @@
 //! The fields of engines' gRPC messages, by the names that the list of fields has for them, and
 //! their removal.
 
-use crate::allow::{FieldRules, Screening};
+use crate::allow::{FieldRules, kind_of};
 use crate::edit::Change;
 use crate::grpc::{FrameError, HEADER_BYTES, Message, Wire, message_in};
+use crate::screening::{RemovedKind, Screening};
 use crate::span::Span;
 
 /// The largest number of a field.
@@ -168,7 +169,7 @@ impl FieldRules {
                 Some(Part::Own) => continue,
                 Some(Part::Named(name)) if self.allows(name) => continue,
                 Some(Part::Named(name)) => {
-                    screening.note(name);
+                    screening.note(name, kind_of(name), None);
                     Vec::new()
                 }
                 Some(Part::Inner(inner)) => {
@@ -178,7 +179,7 @@ impl FieldRules {
                 }
                 None if schema.open || self.allows_unknown() => continue,
                 None => {
-                    screening.note(&format!("field {number}"));
+                    screening.note(&format!("field {number}"), RemovedKind::Unknown, None);
                     Vec::new()
                 }
             };

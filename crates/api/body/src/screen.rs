@@ -2,13 +2,14 @@
 //!
 //! Start reading at [`FieldRules::screen_body`].
 
-use crate::allow::{FieldRules, ScreenError, Screening};
+use crate::allow::{FieldRules, ScreenError};
 use crate::edit::Change;
 use crate::form::{FormScreen, is_form};
 use crate::form_error::FormError;
 use crate::messages;
 use crate::parse::{Input, ParsedBody};
 use crate::scan::scan;
+use crate::screening::Screening;
 use crate::span::Span;
 use bytes::Bytes;
 
