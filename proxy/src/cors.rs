@@ -7,11 +7,14 @@ const METHODS: &str = "GET, POST, DELETE, OPTIONS";
 /// Time for which a browser may keep the answer to its question, in seconds.
 const MAX_AGE_S: u32 = 600;
 /// Headers of answers that pages may read beside the plain ones.
-const EXPOSED: &str = "x-request-id, request-id, openai-processing-ms, retry-after, x-stator-ignored, \
-                       x-stator-worker-id, x-ratelimit-limit-requests, \
+const EXPOSED: &str = "x-request-id, request-id, openai-processing-ms, retry-after, x-should-retry, \
+                       x-stator-ignored, x-stator-worker-id, x-ratelimit-limit-requests, \
                        x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
                        x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, \
-                       x-ratelimit-reset-tokens";
+                       x-ratelimit-reset-tokens, anthropic-ratelimit-requests-limit, \
+                       anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, \
+                       anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, \
+                       anthropic-ratelimit-tokens-reset";
 
 /// Origins whose pages may use the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

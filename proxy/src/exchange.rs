@@ -5,11 +5,11 @@
 
 mod body;
 mod coding;
+mod extra_headers;
 mod packing;
 mod rate;
 
 use crate::corked::CorkedConnection;
-use crate::cors;
 use crate::deadlines::MissedDeadline;
 use crate::door::{Admission, Door, Visitor};
 use crate::error_headers::{asks_for_patience, error_headers, retry_after};
@@ -27,7 +27,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 use stator_api::openai::error::ApiError;
 use stator_api::{anthropic, kserve};
-use stator_protos::header::{IGNORED, REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
+use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use stator_runtime::trace::Stages;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -103,18 +103,6 @@ impl Exchange {
     /// Follows the request with these spans until it ends.
     pub(crate) fn follow(&mut self, trace: Stages) {
         self.trace = trace;
-    }
-
-    /// Has the answer name fields that change nothing, beside earlier ones, if all are header text.
-    pub(crate) fn ignores(&mut self, fields: Option<&str>) {
-        let before = self.ignored.iter().filter_map(|before| before.to_str().ok());
-        let all = before.chain(fields).collect::<Vec<_>>().join(", ");
-        self.ignored = HeaderValue::from_str(&all).ok().filter(|all| !all.is_empty());
-    }
-
-    /// Has a web page of this origin read the answer.
-    pub(crate) fn allow_origin(&mut self, origin: Option<HeaderValue>) {
-        self.origin = origin;
     }
 
     /// The request's spans.
@@ -303,8 +291,12 @@ impl Exchange {
         body: Bytes,
         last: bool,
     ) -> Result<(), HangUp> {
-        for (name, value) in self.rate_headers() {
-            head.insert_header(name, value).expect("names and values are valid by type");
+        for (name, value) in self.extra_headers() {
+            let put = match name == header::VARY {
+                true => head.append_header(name, value).map(drop),
+                false => head.insert_header(name, value),
+            };
+            put.expect("names and values are valid by type");
         }
         self.status = Some(head.status);
         if !self.reusable {
@@ -465,14 +457,11 @@ impl Exchange {
             (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
             (HeaderName::from_static(REQUEST_ID), self.request_id.clone()),
         ];
-        let ignored = self.ignored.take().map(|names| (HeaderName::from_static(IGNORED), names));
         // Anthropic's clients look for the identity under another name.
         let second = anthropic::error::owns(self.path())
             .then(|| (HeaderName::from_static("request-id"), self.request_id.clone()));
         let time = (HeaderName::from_static(PROCESSING_MS), milliseconds(self.started.elapsed()));
-        let page = self.origin.take().map(cors::headers).into_iter().flatten();
-        let own = own.into_iter().chain(ignored).chain(second).chain([time]).chain(page);
-        let own = own.chain(self.rate_headers());
+        let own = own.into_iter().chain(second).chain([time]).chain(self.extra_headers());
         for (name, value) in own.chain(extra.iter().cloned()) {
             head.insert_header(name, value).expect("names and values are valid by type");
         }

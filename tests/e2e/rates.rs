@@ -69,6 +69,37 @@ async fn tokens_of_prompts_and_answers_are_counted() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_origin_may_read_every_header_of_its_own() {
+    let flags = ["--engine=sim", "--workers=1", "--cors-origins=https://page.example"];
+    let limits = ["--requests-per-minute=1", "--api-key=alpha,beta"];
+    let up = up(&[&flags[..], &limits[..]].concat()).await;
+    for (key, path, body) in [
+        ("alpha", "/v1/chat/completions", chat("Hello", 2)),
+        ("alpha", "/v1/chat/completions", chat("Hello", 2)),
+        ("beta", "/v1/messages", message()),
+        ("beta", "/v1/messages", message()),
+    ] {
+        let mut body = body;
+        body["metadata"] = json!({"user_id": "u"});
+        let client = up.client.clone().with_header("authorization", &format!("Bearer {key}"));
+        let client = client.with_header("origin", "https://page.example");
+        let (status, headers) = ask(&client, path, &body).await;
+        let exposed = header(&headers, "access-control-expose-headers").expect("some headers");
+        let exposed: Vec<&str> = exposed.split(", ").collect();
+        let plain =
+            ["content-length", "content-type", "date", "vary", "cache-control", "connection"];
+        let names = headers.keys().map(hyper::header::HeaderName::as_str);
+        let is_own = |name: &&str| !name.starts_with("access-control-") && !plain.contains(name);
+        let own: Vec<&str> = names.filter(is_own).collect();
+        let hidden: Vec<_> = own.iter().filter(|name| !exposed.contains(name)).collect();
+        assert!(hidden.is_empty(), "{hidden:?}");
+        let limits = own.iter().filter(|name| name.contains("ratelimit")).count();
+        let told = if status == 200 { "x-stator-ignored" } else { "retry-after" };
+        assert!(limits == 3 && headers.contains_key(told), "{status} {headers:?}");
+    }
+}
+
+#[tokio::test]
 async fn without_limits_there_are_no_headers() {
     let up = up(&["--engine=sim", "--workers=1"]).await;
     let (status, headers) = ask(&up.client, "/v1/chat/completions", &chat("Hello", 2)).await;

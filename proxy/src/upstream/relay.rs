@@ -13,6 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::{DONE, push_error_event};
 use stator_body::AnswerCleaner;
+use stator_protos::header::IGNORED;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -56,6 +57,9 @@ impl Relay<'_> {
         mut leg: Leg,
         cached: Option<CachedTokens>,
     ) -> Result<(), Failure> {
+        // An engine that names what it ignores says so in a header that is not passed on.
+        let ignored = leg.head().headers.get(IGNORED).and_then(|names| names.to_str().ok());
+        exchange.ignores(ignored);
         let request = exchange.request();
         let mut head = headers::answer(leg.head(), &request.method, request.version);
         let mut edits = BodyEdits::of(&head, cached);
