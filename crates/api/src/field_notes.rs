@@ -1,6 +1,6 @@
 //! Fields of a request that nobody reads: refused by name, or named to the client as ignored.
 
-use crate::field_rules::{self, Standing};
+use crate::field_rules::{self, FieldRule, Standing};
 use crate::object::{MemberWeight, Strangers};
 use crate::openai::ApiError;
 use crate::request::PromptPin;
@@ -102,15 +102,8 @@ impl FieldNotes {
     ) -> Result<(), ApiError> {
         for (last, weight) in strangers.iter() {
             let name = &*format!("{prefix}{last}");
-            match field_rules::find(api, name).map(|rule| (rule.standing, rule.why)) {
-                Some((Standing::Honoured, _)) => {}
-                // Absence is what such a value asks for.
-                Some(_) if weight != MemberWeight::Full => {}
-                Some((Standing::Ignored, _)) => self.ignore(name),
-                Some((Standing::Refused, why)) => {
-                    let message = format!("{name} is not supported: {why}");
-                    return Err(ApiError::unsupported(name, message));
-                }
+            match field_rules::find(api, name) {
+                Some(rule) => self.obey(rule, name, weight)?,
                 None if weight == MemberWeight::Null => {}
                 None => {
                     let rules = field_rules::of(api);
@@ -120,6 +113,32 @@ impl FieldNotes {
             }
         }
         Ok(())
+    }
+
+    /// Settles a field that nobody reads by its rule.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a field that is refused, and asks for something.
+    pub(crate) fn obey(
+        &self,
+        rule: &FieldRule,
+        name: &str,
+        weight: MemberWeight,
+    ) -> Result<(), ApiError> {
+        match rule.standing {
+            // Absence is what such a value asks for.
+            _ if weight < rule.asks_from => Ok(()),
+            Standing::Honoured => Ok(()),
+            Standing::Ignored => {
+                self.ignore(name);
+                Ok(())
+            }
+            Standing::Refused => {
+                let message = format!("{name} is not supported: {}", rule.why);
+                Err(ApiError::unsupported(name, message))
+            }
+        }
     }
 
     /// The names of ignored fields, with commas between them; nothing if there are none.

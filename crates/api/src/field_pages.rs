@@ -19,7 +19,7 @@ Made by `STATOR_WRITE_SETTINGS=1 cargo test -p stator-api field_pages`; do not e
 A field of a request is read, or is named in the answer's header `x-stator-ignored`, or the request gets 400
 with the field's name. A field that is in no list gets 400 too, with the name that it may be a slip of;
 `--unknown-fields ignore` names it in the header instead. A field that is `null`, `false`, zero or empty asks
-for nothing, and refuses no request.
+for nothing, and refuses no request, but for a zero that names a rank.
 ";
 
 #[test]

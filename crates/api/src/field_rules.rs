@@ -4,6 +4,7 @@
 //! Source: the parameters of the Python clients `openai` 3.52.0, `anthropic` 2.12.0 with its betas, and
 //! `cohere` 7.3.1; Jina's reference; fields that vLLM, SGLang and NVIDIA Dynamo add.
 
+use crate::object::MemberWeight;
 use stator_body::Api;
 
 /// Treatment of a field.
@@ -28,6 +29,8 @@ pub struct FieldRule {
     pub standing: Standing,
     /// The reason, for clients and the manual.
     pub why: &'static str,
+    /// The least value that asks for something.
+    pub(crate) asks_from: MemberWeight,
 }
 
 const CHAT: &[Api] = &[Api::ChatCompletions];
@@ -79,9 +82,16 @@ pub const RULES: &[FieldRule] = &[
     refused(BOTH, "custom_logit_processor", "requests bring no code"),
     refused(BOTH, "return_tokens_as_token_ids", "return_token_ids gives the ids"),
     refused(BOTH, "repetition_detection", "no engine here has it"),
-    refused(TEXTS, "kv_transfer_params", "no client steers engines"),
-    refused(TEXTS, "ec_transfer_params", "no client steers engines"),
-    refused(TEXTS, "vllm_xargs", "no client steers engines"),
+    refused(ALL, "kv_transfer_params", "no client steers engines"),
+    refused(ALL, "ec_transfer_params", "no client steers engines"),
+    refused(ALL, "disaggregated_params", "no client steers engines"),
+    refused(ALL, "vllm_xargs", "no client steers engines"),
+    refused(ALL, "bootstrap_host", "no client steers engines"),
+    numbered(ALL, "bootstrap_port", "no client steers engines"),
+    numbered(ALL, "bootstrap_room", "no client steers engines"),
+    numbered(ALL, "data_parallel_rank", NO_PIN),
+    numbered(ALL, "routed_dp_rank", NO_PIN),
+    numbered(ALL, "disagg_prefill_dp_rank", NO_PIN),
     refused(TEXTS, "watermarking", "answers have no watermark"),
     refused(TEXTS, "mm_processor_kwargs", "prompts are text"),
     refused(TEXTS, "media_io_kwargs", "prompts are text"),
@@ -114,11 +124,11 @@ pub const RULES: &[FieldRule] = &[
     refused(ALL, "nvext.greed_sampling", "ask with temperature 0"),
     refused(ALL, "nvext.use_raw_prompt", "/v1/completions takes prompts as they are"),
     refused(POOLED, "nvext.max_thinking_tokens", "vectors are made without thoughts"),
-    ignored(ALL, "nvext.backend_instance_id", "a header names the worker"),
-    ignored(ALL, "nvext.prefill_worker_id", "a header names the worker"),
-    ignored(ALL, "nvext.decode_worker_id", "a header names the worker"),
-    ignored(ALL, "nvext.dp_rank", "a header names the rank"),
-    ignored(ALL, "nvext.prefill_dp_rank", "a header names the rank"),
+    numbered(ALL, "nvext.backend_instance_id", NO_PIN),
+    numbered(ALL, "nvext.prefill_worker_id", NO_PIN),
+    numbered(ALL, "nvext.decode_worker_id", NO_PIN),
+    numbered(ALL, "nvext.dp_rank", NO_PIN),
+    numbered(ALL, "nvext.prefill_dp_rank", NO_PIN),
     refused(ALL, "nvext.metadata_upload", "nothing is uploaded"),
     honoured(TEXT, "nvext.cache_control", "time for which the prompt stays cached"),
     refused(POOLED, "nvext.cache_control", "prompts of vectors are not pinned"),
@@ -178,13 +188,17 @@ pub const RULES: &[FieldRule] = &[
     refused(RANKING, "max_chunks_per_doc", "a document is ranked as a whole"),
 ];
 
+/// The reason for which no field names a worker.
+const NO_PIN: &str =
+    "no client chooses its worker; nvext.routing_constraints names labels that it must have";
+
 const fn rule(
     apis: &'static [Api],
     name: &'static str,
     standing: Standing,
     why: &'static str,
 ) -> FieldRule {
-    FieldRule { name, apis, standing, why }
+    FieldRule { name, apis, standing, why, asks_from: MemberWeight::Full }
 }
 
 const fn honoured(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
@@ -197,6 +211,11 @@ const fn ignored(apis: &'static [Api], name: &'static str, why: &'static str) ->
 
 const fn refused(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
     rule(apis, name, Standing::Refused, why)
+}
+
+/// A refused field whose zero asks for something too: it names the first of some.
+const fn numbered(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
+    FieldRule { asks_from: MemberWeight::Empty, ..rule(apis, name, Standing::Refused, why) }
 }
 
 /// The rules of one API.

@@ -12,7 +12,7 @@ const STRANGERS_MAX: usize = 16;
 const NAME_MAX_BYTES: usize = 64;
 
 /// Weight of a member that is not read: whether it asks for something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberWeight {
     /// `null`.
     Null,

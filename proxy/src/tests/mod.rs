@@ -74,9 +74,24 @@ async fn what_clients_send_for_engines_never_reaches_an_agent() {
             assert!(agent.asked().is_empty(), "{field}");
         }
     }
-    let pins = json!({"backend_instance_id": 9, "prefill_worker_id": 9, "decode_worker_id": 9, "dp_rank": 9});
-    assert_eq!(bed.complete(&request(json!({ "nvext": pins })), "").await.0, 200);
-    assert_eq!(agent.asked().into_iter().map(told).collect::<Vec<_>>(), plain, "nvext");
+    for pin in [
+        "backend_instance_id",
+        "prefill_worker_id",
+        "decode_worker_id",
+        "dp_rank",
+        "prefill_dp_rank",
+    ] {
+        for value in [0, 9] {
+            let body = request(json!({ "nvext": { pin: value } }));
+            let (status, answer) = bed.complete(&body, "").await;
+            let param = json!(format!("nvext.{pin}"));
+            assert_eq!((status, &answer["error"]["param"]), (400, &param));
+            assert!(agent.asked().is_empty(), "{pin}");
+        }
+        let body = request(json!({ "nvext": { pin: null } }));
+        assert_eq!(bed.complete(&body, "").await.0, 200);
+        assert_eq!(agent.asked().into_iter().map(told).collect::<Vec<_>>(), plain, "{pin}");
+    }
 
     let own = ["x-stator-worker-id", "x-stator-prefill", "x-stator-anything"];
     for name in header::ROUTING.into_iter().chain(own) {

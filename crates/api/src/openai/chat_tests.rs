@@ -242,7 +242,7 @@ fn tokens_beside_the_messages_are_read() {
         }
     };
     assert_eq!(tokens(r#"{"token_data":[1,4294967295]}"#), Some(vec![1, u32::MAX]));
-    assert_eq!(tokens(r#"{"backend_instance_id":7,"token_data":[2]}"#), Some(vec![2]));
+    assert_eq!(tokens(r#"{"backend_instance_id":null,"token_data":[2]}"#), Some(vec![2]));
     for nothing in ["null", "{}", r#"{"token_data":null}"#, r#"{"token_data":[]}"#] {
         assert_eq!(tokens(nothing), None, "{nothing}");
     }
