@@ -179,7 +179,6 @@ impl ApiArgs {
     /// Faults of flags that a proxy beside an engine cannot obey.
     pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
         let flags = [
-            (self.unknown_fields == UnknownFieldsArg::Ignore, "unknown-fields"),
             (!self.cors_origins.is_empty(), "cors-origins"),
             (self.stream_comment_ms != STREAM_COMMENT_MS, "stream-comment-ms"),
             (self.requests_per_minute.is_some(), "requests-per-minute"),

@@ -5,10 +5,12 @@ use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;
 use crate::sidecar::media::Media;
 use crate::upstream::cached::CachedTokens;
-use crate::upstream::passage::{Passage, RemovedFields};
+use crate::upstream::passage::{Losses, Passage, RemovedFields};
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use stator_api::UnknownFields;
+use stator_api::passed_fields::PassingEdge;
 use stator_api::steering::{Steering, SteeringHeaders};
 use stator_body::{Api, Object};
 use stator_handover::moriio::Meeting;
@@ -46,8 +48,9 @@ pub fn object(body: &[u8]) {
 /// A screened body has nothing left to remove.
 pub fn screened(body: &[u8]) {
     let (passage, removed) = (Passage::default(), RemovedFields::default());
-    let Ok(once) = passage.screen(Bytes::copy_from_slice(body), &removed) else { return };
-    let again = passage.screen(once.clone(), &removed).expect("it was screened");
+    let losses = Losses::new(PassingEdge::default(), UnknownFields::Ignore, &removed);
+    let Ok(once) = passage.screen(Bytes::copy_from_slice(body), &losses) else { return };
+    let again = passage.screen(once.clone(), &losses).expect("it was screened");
     assert_eq!(again, once);
 }
 

@@ -51,13 +51,12 @@ enum Action {
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
-const SIDECAR_REFUSES: [&str; 15] = [
+const SIDECAR_REFUSES: [&str; 14] = [
     "api_key",
     "api_keys_file",
     "shared_prefixes",
     "prefix_secret_file",
     "key_share_percent",
-    "unknown_fields",
     "cors_origins",
     "stream_comment_ms",
     "requests_per_minute",

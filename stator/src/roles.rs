@@ -203,7 +203,7 @@ pub(crate) const ROLES: [RoleHelp; 13] = [
                 "beside SGLang, with prompts computed in one network alone",
             ),
         ],
-        experts: &[CLIENT_LIMITS, HANDOVER_DETAILS, PASSAGE_DETAILS],
+        experts: &[CLIENT_LIMITS, HANDOVER_DETAILS, PASSAGE_DETAILS, &["unknown-fields"]],
     },
     RoleHelp {
         name: "epp",

@@ -282,6 +282,12 @@ async fn a_vllm_answers_through_the_proxy_as_it_does_by_itself() {
     // One malformed set of these would end it.
     let mut hostile = body;
     hostile["kv_transfer_params"] = json!({"do_remote_prefill": true});
+    let refused = client.post("/v1/completions", &hostile).await;
+    assert_eq!(
+        (refused.status.as_u16(), &refused.json()["error"]["param"]),
+        (400, &json!("kv_transfer_params"))
+    );
+    hostile["kv_transfer_params"] = json!(null);
     hostile["nvext"] = json!({"agent_hints": {"priority": 1}});
     assert_eq!(client.post("/v1/completions", &hostile).await.status, 200);
     assert_eq!(gauge(&client, "stator_proxy_passed_bodies_stripped_total").await, Some(1.0));

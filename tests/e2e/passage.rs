@@ -10,6 +10,7 @@ use stator_tests::engine::{Engine, HOLD};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
 use stator_tests::soon;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -123,29 +124,51 @@ async fn an_openai_engine_gets_its_key_on_requests_and_no_clients_key() {
 #[tokio::test]
 async fn what_steers_or_operates_does_not_pass_a_sidecar() {
     let engine = Engine::start().await;
-    let sidecar = Sidecar::start(engine.address(), &["--pass-fields=lora_path"]).await;
-    let mut body = chat_with("hello");
-    let plain = body.clone();
-    for name in ["kv_transfer_params", "bootstrap_room", "priority", "custom_logit_processor"] {
-        body[name] = json!({ "a": 1 });
+    let flags = ["--pass-fields=lora_path", "--unknown-fields=ignore"];
+    let sidecar = Sidecar::start(engine.address(), &flags).await;
+    let plain = chat_with("hello");
+    for (name, value) in [
+        ("kv_transfer_params", json!({ "a": 1 })),
+        ("bootstrap_room", json!(0)),
+        ("priority", json!(1)),
+        ("custom_logit_processor", json!("a")),
+        ("session_params", json!({ "id": "a" })),
+        ("data_parallel_rank", json!(0)),
+        ("nvext.backend_instance_id", json!(7)),
+        ("vllm_xargs.kv_transfer_params", json!("{}")),
+    ] {
+        let mut body = plain.clone();
+        match name.split_once('.') {
+            Some((outer, inner)) => body[outer] = json!({ inner: value }),
+            None => body[name] = value,
+        }
+        let reply = sidecar.client.post(CHAT, &body).await;
+        let param = &reply.json()["error"]["param"];
+        assert_eq!((reply.status.as_u16(), param), (400, &json!(name)));
     }
-    for name in ["session_params", "rid", "request_id", "data_parallel_rank", "made_up"] {
+    assert!(engine.requests().is_empty());
+    let mut body = plain.clone();
+    for name in ["rid", "request_id", "made_up"] {
         body[name] = json!(1);
     }
-    body["vllm_xargs"] = json!({ "kv_transfer_params": "{}" });
+    body["kv_transfer_params"] = json!(null);
+    body["vllm_xargs"] = json!({ "a": 1 });
     body["lora_path"] = json!("adapter");
     let client = sidecar.client.clone().with_header("cookie", "a=b").with_header("x-any", "1");
     let reply = client.post(CHAT, &body).await;
     assert_eq!(reply.status, StatusCode::OK);
     assert_eq!(reply.headers.get("set-cookie"), None);
+    let ignored: BTreeSet<_> =
+        reply.headers["x-stator-ignored"].to_str().unwrap().split(", ").collect();
+    assert_eq!(ignored, BTreeSet::from(["made_up", "request_id", "rid"]));
     let seen = engine.last();
     let mut expected = plain;
-    expected["vllm_xargs"] = json!({});
+    expected["vllm_xargs"] = json!({ "a": 1 });
     expected["lora_path"] = json!("adapter");
     assert_eq!(seen.json(), expected);
     assert!(seen.header("cookie").is_empty() && seen.header("x-any").is_empty());
     let removed = "stator_direct_fields_removed_total";
-    sidecar.counts(removed, &["kind=\"steering\""], 9.0).await;
+    sidecar.counts(removed, &["kind=\"steering\""], 3.0).await;
     sidecar.counts(removed, &["kind=\"unknown\""], 1.0).await;
 
     let before = engine.requests().len();

@@ -44,7 +44,8 @@ impl FieldNotes {
     pub fn ignore(&self, name: impl Display) {
         let mut ignored = self.ignored.borrow_mut();
         if ignored.len() < IGNORED_MAX {
-            ignored.push(name.to_string());
+            // Names that a client made up may be no text of a header.
+            ignored.push(name.to_string().escape_default().to_string());
         }
     }
 
@@ -141,6 +142,11 @@ impl FieldNotes {
         }
     }
 
+    /// Whether fields that no API here has are refused.
+    pub(crate) fn refuses_unknown(&self) -> bool {
+        self.unknown == UnknownFields::Refuse
+    }
+
     /// The names of ignored fields, with commas between them; nothing if there are none.
     pub fn ignored(&self) -> Option<String> {
         let ignored = self.ignored.borrow();
@@ -206,7 +212,8 @@ mod tests {
         let lenient = FieldNotes::lenient();
         lenient.unknown(&"x", [].into_iter()).expect("it is ignored");
         lenient.ignore("user");
-        assert_eq!(lenient.ignored().as_deref(), Some("x, user"));
+        lenient.ignore("é\r\n");
+        assert_eq!(lenient.ignored().as_deref(), Some("x, user, \\u{e9}\\r\\n"));
         assert_eq!(strict.ignored(), None);
     }
 }

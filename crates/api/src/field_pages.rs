@@ -1,7 +1,7 @@
 //! The manual's page of fields (`docs/fields.md`), made from the structs and rules themselves.
 
 use crate::anthropic::body::MessagesBody;
-use crate::field_rules::{self, Standing};
+use crate::field_rules::{self, FieldRule, Standing};
 use crate::openai::body::Body;
 use crate::pooled::body::{RankingBody, ScoreBody, VectorBody};
 use crate::responses::body::ResponsesBody;
@@ -19,7 +19,23 @@ Made by `STATOR_WRITE_SETTINGS=1 cargo test -p stator-api field_pages`; do not e
 A field of a request is read, or is named in the answer's header `x-stator-ignored`, or the request gets 400
 with the field's name. A field that is in no list gets 400 too, with the name that it may be a slip of;
 `--unknown-fields ignore` names it in the header instead. A field that is `null`, `false`, zero or empty asks
-for nothing, and refuses no request, but for a zero that names a rank.
+for nothing, and refuses no request, but for a zero that names a rank or is a bound.
+";
+
+const PASSED: &str = "
+## Bodies that pass
+
+Engines that speak for themselves read bodies themselves: those of `--engine openai`, and those beside a sidecar.
+Fields on the list of `crates/api/body/src/allow.rs`, and those of `--pass-fields`, go on to them. Of other fields:
+
+- Fields that hand KV over, name a rank or choose what an engine runs get 400.
+- Fields on no list get 400; `--unknown-fields ignore` names them in the header instead.
+- The proxy obeys `priority`, `nvext.agent_hints`, `nvext.routing_constraints` and `nvext.cache_salt`. The sidecar
+  obeys `nvext.cache_salt`; the picker before it obeys `nvext.routing_constraints`.
+- All others are as in the tables of their API, with these differences where nobody obeys them:
+
+| field | | why |
+| --- | --- | --- |
 ";
 
 #[test]
@@ -37,6 +53,8 @@ fn the_manual_lists_every_field() {
     ] {
         section(&mut page, api, fields);
     }
+    page.push_str(PASSED);
+    rows(&mut page, field_rules::PASSED.iter());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fields.md");
     if std::env::var_os(WRITE).is_some() {
         std::fs::write(&file, &page).expect("the page can be written");
@@ -53,7 +71,11 @@ fn section(page: &mut String, api: Api, fields: &[&str]) {
     let read: Vec<_> = read.iter().map(|name| format!("`{name}`")).collect();
     let _ = write!(page, "\n## `{}`\n\nRead: {}.\n", api.path(), read.join(", "));
     let _ = write!(page, "\n| field | | why |\n| --- | --- | --- |\n");
-    for rule in field_rules::of(api) {
+    rows(page, field_rules::of(api));
+}
+
+fn rows<'r>(page: &mut String, rules: impl Iterator<Item = &'r FieldRule>) {
+    for rule in rules {
         let standing = match rule.standing {
             Standing::Honoured => continue,
             Standing::Ignored => "ignored",

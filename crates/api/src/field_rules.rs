@@ -69,6 +69,7 @@ pub const RULES: &[FieldRule] = &[
     ignored(OPENAI, "prompt_cache_options", "prefixes are cached without being asked"),
     ignored(CHAT, "prediction", "it makes an answer faster, never different"),
     ignored(OPENAI, "request_id", "the header x-request-id names a request"),
+    ignored(OPENAI, "rid", "the header x-request-id names a request"),
     ignored(BOTH, "stream_interval", "tokens go out as they come"),
     ignored(BOTH, "spaces_between_special_tokens", "the model's tokenizer decides about spaces"),
     refused(OPENAI, "session_id", "the header x-session-id names a session"),
@@ -165,6 +166,7 @@ pub const RULES: &[FieldRule] = &[
     refused(MESSAGES, "output_format", "the field is called output_config.format"),
     ignored(POOLED, "user", "a name of the client's user"),
     ignored(POOLED, "request_id", "the header x-request-id names a request"),
+    ignored(POOLED, "rid", "the header x-request-id names a request"),
     refused(POOLED, "truncate_prompt_tokens", "a text that is too long is refused"),
     refused(POOLED, "truncation_side", "a text that is too long is refused"),
     refused(POOLED, "mm_processor_kwargs", "inputs are text or token ids"),
@@ -186,6 +188,18 @@ pub const RULES: &[FieldRule] = &[
     refused(RANKING, "rank_fields", "a document has one text"),
     refused(RANKING, "relevant_spans", "a document is ranked as a whole"),
     refused(RANKING, "max_chunks_per_doc", "a document is ranked as a whole"),
+];
+
+/// Fields of bodies that go on to engines which read them themselves, where nobody on the way has
+/// obeyed them. They count before [`RULES`].
+pub const PASSED: &[FieldRule] = &[
+    refused(ALL, "priority", "engines get it where their operator lets it pass, by pass-fields"),
+    ignored(ALL, "nvext.agent_hints", "such an engine's queue is its own"),
+    ignored(ALL, "nvext.agent_hints.speculative_prefill", "nobody here knows the next turn"),
+    ignored(ALL, "nvext.routing_constraints", "no picker has chosen the engine"),
+    ignored(ALL, "nvext.token_data", "such an engine makes tokens of the prompt itself"),
+    numbered(ALL, "nvext.max_thinking_tokens", "the field is called thinking_token_budget"),
+    refused(ALL, "nvext.cache_control", "such an engine pins nothing for clients"),
 ];
 
 /// The reason for which no field names a worker.
@@ -213,7 +227,7 @@ const fn refused(apis: &'static [Api], name: &'static str, why: &'static str) ->
     rule(apis, name, Standing::Refused, why)
 }
 
-/// A refused field whose zero asks for something too: it names the first of some.
+/// A refused field whose zero asks for something too: it names the first of some, or is a bound.
 const fn numbered(apis: &'static [Api], name: &'static str, why: &'static str) -> FieldRule {
     FieldRule { asks_from: MemberWeight::Empty, ..rule(apis, name, Standing::Refused, why) }
 }
@@ -226,4 +240,15 @@ pub fn of(api: Api) -> impl Iterator<Item = &'static FieldRule> {
 /// The rule for a field of one API.
 pub(crate) fn find(api: Api, name: &str) -> Option<&'static FieldRule> {
     of(api).find(|rule| rule.name == name)
+}
+
+/// The rule for a field of a body that passes; of an API without rules the rule that any has counts.
+pub(crate) fn find_passed(api: Option<Api>, name: &str) -> Option<&'static FieldRule> {
+    let has_name = |rule: &&FieldRule| rule.name == name;
+    let known = api.filter(|api| of(*api).next().is_some());
+    let rule = match known {
+        Some(api) => find(api, name),
+        None => RULES.iter().find(has_name),
+    };
+    PASSED.iter().find(has_name).or(rule)
 }

@@ -22,6 +22,7 @@ pub mod kserve;
 pub mod object;
 pub mod openai;
 pub mod partial_json;
+pub mod passed_fields;
 pub mod pooled;
 pub mod request;
 pub mod responses;

@@ -12,6 +12,7 @@ use crate::upstream::target::Target;
 use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use stator_api::UnknownFields;
 use stator_handover::Connector;
 use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
@@ -28,6 +29,8 @@ pub struct DirectSettings {
     pub(crate) tls: Option<tls::ServerSettings>,
     /// Limits of a client's request on its way to engines.
     pub(crate) passage: Passage,
+    /// Treatment of fields that no engine gets.
+    pub(crate) unknown_fields: UnknownFields,
     /// Whether clients may operate the engine.
     pub(crate) pass_operations: bool,
     pub(crate) door: DoorSettings,
@@ -112,6 +115,7 @@ impl TryFrom<SidecarArgs> for DirectSettings {
             metrics_listen: metrics.listen(),
             tls,
             passage,
+            unknown_fields: http.api.unknown_fields.into(),
             pass_operations: direct.pass_operations,
             door,
             ending: http.ending(),

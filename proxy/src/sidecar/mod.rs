@@ -4,8 +4,8 @@
 //! Without a header a request goes to the engine and its answer back as they came. With
 //! `x-prefiller-host-port` another engine computes the prompt and the KV is handed over in the way
 //! of a [`stator_handover::Connector`]; third ones may encode media, and have KV of the prompt's beginning. What
-//! steers engines never comes from a client: headers are dropped, and members of bodies are cut
-//! out. Only paths that serve requests are passed on. It knows no model. Start reading at
+//! steers engines never comes from a client: headers are dropped, and a body that has such a member is
+//! refused. Only paths that serve requests are passed on. It knows no model. Start reading at
 //! [`service::Sidecar::answer`].
 
 pub(crate) mod allow;
@@ -35,6 +35,7 @@ mod names;
 mod pair_tests;
 mod request;
 mod routing;
+mod screening;
 mod service;
 #[cfg(test)]
 mod supply_tests;

@@ -211,11 +211,15 @@ async fn a_name_without_an_address_costs_no_answer() {
 #[tokio::test]
 async fn what_a_client_says_to_steer_moriio_reaches_no_engine() {
     let (engine, prefiller, proxy) = engines(&WRITES).await;
-    let body = BODY.replace('}', r#","kv_transfer_params":{"remote_host":"10.6.6.6"}}"#);
+    let steers = BODY.replace('}', r#","kv_transfer_params":{"remote_host":"10.6.6.6"}}"#);
     let name = "x-request-id: ___prefill_addr_host:10.6.6.6___decode_addr_host:10.6.6.6_1\r\n";
     let rank = "x-data-parallel-rank: 7\r\n";
     let header = format!("x-prefiller-host-port: {}\r\n{name}{rank}", prefiller.address());
-    let mut client = proxy.post("/v1/completions", &header, &body).await;
+    let mut refused = proxy.post("/v1/completions", &header, &steers).await;
+    assert!(refused.read().await);
+    assert_eq!(refused.status(), 400);
+    assert!(prefiller.is_idle() && engine.is_idle());
+    let mut client = proxy.post("/v1/completions", &header, BODY).await;
     let mut prefill = prefiller.asked().await;
     assert_eq!(parameters(&prefill)["remote_host"], "10.0.0.9");
     prefill.answer(200, HANDS).await;

@@ -18,7 +18,6 @@ use crate::failure::Failure;
 use crate::upstream::answer::Answer;
 use crate::upstream::engines::{Engines, Leg};
 use crate::upstream::headers;
-use crate::upstream::passage;
 use crate::upstream::relay::Relay;
 use crate::upstream::serving::is_plain;
 use crate::upstream::target::Target;
@@ -27,8 +26,8 @@ use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
-use stator_body::{Api, FormError, FormScreen, Object};
-use stator_handover::{Connector, KV_PARAMETERS, nixl};
+use stator_body::Api;
+use stator_handover::Connector;
 use stator_protos::header::KV_HOLDERS;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
@@ -207,11 +206,12 @@ impl Sidecar {
         let (encoders, source, holders) = self.suppliers(exchange, api.is_some(), &routing);
         // An upload may be large, and no other engine can help with it: it is streamed and not held.
         if is_upload(exchange.request()) {
-            return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
+            let head = self.onward(exchange, None);
+            return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine, head).await?)));
         }
         headers::check_encoding(exchange.request())?;
         let body = exchange.body().await?;
-        let body = if serves { self.screened(body)? } else { body };
+        let body = if serves { self.screened(exchange, body)? } else { body };
         self.metrics.request_bytes.inc_by(body.len() as u64);
         let mut head = self.onward(exchange, Some(&body));
         trace::pass_on(&mut head, &Span::current());
@@ -242,23 +242,6 @@ impl Sidecar {
                     .with_code("path_forbidden"))
             }
         }
-    }
-
-    /// A body without the fields that may not reach the engine.
-    fn screened(&self, body: Bytes) -> Result<Bytes, ApiError> {
-        let length = body.len();
-        let is_kept = self.handover.settings.serves && nixl::wants_kept(&body);
-        let screened = self.settings.passage.screen(body, &self.metrics.fields_removed);
-        let screened = screened.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
-        if screened.len() != length && !is_kept {
-            self.metrics.stripped.inc();
-        }
-        if !is_kept {
-            return Ok(screened);
-        }
-        let object = Object::parse(&screened);
-        let object = object.map_err(|error| ApiError::invalid_json(error.to_string()))?;
-        Ok(object.edit().set(KV_PARAMETERS, nixl::PREFILL).finish().into())
     }
 
     fn onward(&self, exchange: &Exchange, body: Option<&Bytes>) -> RequestHeader {
@@ -346,52 +329,6 @@ impl Sidecar {
             None => (unready, r#"{"status":"draining"}"#.to_owned()),
         };
         exchange.respond(status, "application/json", body.into(), &[]).await;
-    }
-
-    /// Hands a form on as it comes, without the fields that may not reach the engine.
-    async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
-        let refused = |error: FormError| ApiError::bad_request(error.to_string());
-        let refused = |error| refused(error).with_code("not_multipart");
-        let limit = self.door.limits().body_bytes;
-        let kind = exchange.header(header::CONTENT_TYPE.as_str()).unwrap_or_default();
-        let mut screen = FormScreen::new(&self.settings.passage.fields, kind).map_err(refused)?;
-        exchange.expect_body().await?;
-        let mut head = self.onward(exchange, None);
-        trace::pass_on(&mut head, &Span::current());
-        let engines = &self.handover.engines;
-        let mut leg = engines.begin(engine, &head).await.map_err(ApiError::from)?;
-        let (mut came, mut pieces, mut reads) = (0, Vec::new(), true);
-        while let Some(part) = exchange.part().await? {
-            came += part.len();
-            if came > limit {
-                exchange.close_after();
-                return Err(ApiError::body_too_large(came, limit).into());
-            }
-            if let Err(error) = screen.push(part, &mut pieces) {
-                exchange.close_after();
-                return Err(refused(error).into());
-            }
-            for piece in pieces.drain(..) {
-                reads = reads && leg.write(&piece).await;
-            }
-            // An engine may answer before it has read everything, and then reads no more.
-            if !reads {
-                exchange.close_after();
-                break;
-            }
-        }
-        self.metrics.request_bytes.inc_by(came as u64);
-        if reads {
-            let screening = screen.finish().map_err(refused)?;
-            passage::count(&screening, &self.metrics.fields_removed);
-        }
-        let answered = tokio::select! {
-            biased;
-            answered = engines.finish(&mut leg) => answered,
-            gone = exchange.gone() => return Err(gone.into()),
-        };
-        answered.map_err(ApiError::from)?;
-        Ok(leg)
     }
 
     /// The engine beside this proxy answers alone.

@@ -2,7 +2,7 @@
 
 use super::metrics::Header;
 use super::testkit::Proxy;
-use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, soon};
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, soon, tree};
 use serde_json::Value;
 use stator_handover::nixl;
 
@@ -41,15 +41,87 @@ async fn beside_a_prefill_engine_the_wish_to_keep_a_prompt_passes_and_nothing_wi
     let json = |text: &str| -> Value { serde_json::from_str(text).expect("JSON") };
     let wish = r#"{"prompt":"p","kv_transfer_params":{"do_remote_decode":true,"remote_host":"a"}}"#;
     let other = wish.replace("do_remote_decode", "do_remote_prefill");
-    for (flag, expected) in [("--serve-prefill=false", "null"), ("--serve-prefill", nixl::PREFILL)]
-    {
-        let proxy = Proxy::start(&[&engine], &[flag]).await;
-        let _client = proxy.post("/v1/completions", "", wish).await;
-        let asked = engine.asked().await;
-        assert_eq!(json(&asked.body)["kv_transfer_params"], json(expected));
-        let _client = proxy.post("/v1/completions", "", &other).await;
-        let asked = engine.asked().await;
-        assert_eq!(json(&asked.body), json(r#"{"prompt":"p"}"#));
+    let serves = Proxy::start(&[&engine], &["--serve-prefill"]).await;
+    let media = wish.replace("\"prompt\"", "\"ec_transfer_params\":{\"a\":1},\"prompt\"");
+    for (wish, ignored) in [(wish, None), (&*media, Some("ec_transfer_params"))] {
+        let mut client = serves.post("/v1/completions", "", wish).await;
+        let mut asked = engine.asked().await;
+        let body = json(&asked.body);
+        assert_eq!(body["kv_transfer_params"], json(nixl::PREFILL));
+        assert_eq!(body.as_object().map(serde_json::Map::len), Some(2), "{body}");
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+        assert_eq!(client.header("x-stator-ignored"), ignored);
+    }
+    let serves_none = Proxy::start(&[&engine], &[]).await;
+    for (proxy, body) in [(&serves_none, wish), (&serves_none, &*other), (&serves, &*other)] {
+        check_refused(proxy, "/v1/completions", body, "kv_transfer_params").await;
+    }
+    assert!(engine.is_idle());
+}
+
+/// A request that is refused with the name of its field.
+async fn check_refused(proxy: &Proxy, path: &str, body: &str, field: &str) {
+    let mut client = proxy.post(path, "", body).await;
+    assert!(client.read().await, "{body}");
+    assert_eq!((client.status(), &tree(&client.body)["error"]["param"]), (400, &field.into()));
+}
+
+#[tokio::test]
+async fn a_client_that_steers_is_refused_and_hears_what_is_ignored() {
+    let engine = Engine::start().await;
+    let strict = Proxy::start(&[&engine], &["--pass-fields=lora_path"]).await;
+    let lenient = Proxy::start(&[&engine], &["--unknown-fields=ignore"]).await;
+    for (body, field) in [
+        (r#"{"bootstrap_room":0}"#, "bootstrap_room"),
+        (r#"{"vllm_xargs":{"kv_transfer_params":"{}"}}"#, "vllm_xargs.kv_transfer_params"),
+        (r#"{"priority":1}"#, "priority"),
+        (r#"{"nvext":{"dp_rank":0}}"#, "nvext.dp_rank"),
+        (r#"{"nvext":{"max_thinking_tokens":9}}"#, "nvext.max_thinking_tokens"),
+        (r#"{"nvext":{"cache_salt":7}}"#, "nvext.cache_salt"),
+    ] {
+        check_refused(&strict, "/v1/completions", body, field).await;
+        check_refused(&lenient, "/v1/completions", body, field).await;
+    }
+    check_refused(&strict, "/v1/completions", r#"{"made_up":1}"#, "made_up").await;
+    check_refused(&lenient, "/v1/completions", r#"{"lora_path":"/a"}"#, "lora_path").await;
+    assert!(engine.is_idle());
+
+    for (proxy, body, expected, ignored) in [
+        (&strict, r#"{"lora_path":"/a"}"#, r#"{"lora_path":"/a"}"#, None),
+        (&strict, r#"{"n":1,"rid":"a","priority":0}"#, r#"{"n":1}"#, Some("rid")),
+        (&lenient, r#"{"n":1,"made_up":1}"#, r#"{"n":1}"#, Some("made_up")),
+        (
+            &strict,
+            r#"{"cache_salt":"a","nvext":{"cache_salt":"b","annotations":["c"]}}"#,
+            r#"{"cache_salt":"b"}"#,
+            Some("nvext.annotations"),
+        ),
+    ] {
+        let mut client = proxy.post("/v1/completions", "", body).await;
+        let mut asked = engine.asked().await;
+        assert_eq!(asked.body, expected);
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+        assert_eq!(client.header("x-stator-ignored"), ignored, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn labels_are_the_pickers_to_obey() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let body = r#"{"n":1,"nvext":{"routing_constraints":{"required_taints":["a"]}}}"#;
+    for (headers, ignored) in [
+        ("", Some("nvext.routing_constraints")),
+        ("X-Gateway-Destination-Endpoint: 10.0.0.1:1\r\n", None),
+    ] {
+        let mut client = proxy.post("/v1/completions", headers, body).await;
+        let mut asked = engine.asked().await;
+        assert_eq!(asked.body, r#"{"n":1}"#);
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+        assert_eq!(client.header("x-stator-ignored"), ignored);
     }
 }
 
@@ -140,7 +212,7 @@ async fn what_steers_engines_does_not_come_from_a_client() {
     let proxy = Proxy::start(&[&engine], &[]).await;
     let headers = "X-Override-Bootstrap-Room: 1\r\nX-Data-Parallel-Rank: 3\r\nX-Stator-Any: 1\r\n\
                    X-Encoder-Hosts-Ports: 10.0.0.1:1\r\nX-Gateway-Destination-Endpoint: a\r\n";
-    let body = r#"{"kv_transfer_params":{"do_remote_prefill":true},"prompt":"a" }"#;
+    let body = r#"{"request_id":"a","prompt":"a" }"#;
     let mut client = proxy.post("/v1/completions", headers, body).await;
     let mut asked = engine.asked().await;
     assert_eq!(asked.body, r#"{"prompt":"a" }"#);
@@ -243,14 +315,24 @@ async fn files_are_handed_on_as_they_come() {
     client.chunk(&(part("file") + "first, longer than a boundary")).await;
     let mut asked = engine.connected().await;
     assert!(asked.until("first, longer").await.is_some(), "the first part does not wait");
-    client.chunk(&format!(" rest\r\n{}secret", part("bootstrap_room"))).await;
+    client.chunk(&format!(" rest\r\n{}secret", part("rid"))).await;
     client.chunk(&format!("\r\n{}m\r\n--x--\r\n", part("model"))).await;
     client.write("0\r\n\r\n").await;
     let sent = asked.until("--x--\r\n\r\n0\r\n\r\n").await.expect("the form has its end");
-    assert!(!sent.contains("bootstrap_room") && !sent.contains("secret"), "{sent}");
+    assert!(!sent.contains("rid") && !sent.contains("secret"), "{sent}");
     assert!(sent.contains("name=model"), "{sent}");
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
+    assert_eq!(client.header("x-stator-ignored"), Some("rid"));
+
+    // The engine gets no more of a form once it steers.
+    let mut steers = Peer::connect(proxy.address).await;
+    steers.write(&format!("{head}Content-Type: multipart/form-data; boundary=x\r\n")).await;
+    steers.write("Transfer-Encoding: chunked\r\n\r\n").await;
+    steers.chunk(&format!("{}a\r\n{}7\r\n", part("model"), part("bootstrap_room"))).await;
+    assert!(steers.read().await);
+    assert_eq!(steers.status(), 400);
+    assert!(steers.body.contains("bootstrap_room"), "{}", steers.body);
 
     // Nor is that a way around the screening of bodies.
     client.write(&format!("{head}Content-Type: multipart/form-data\r\n")).await;

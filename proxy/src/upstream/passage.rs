@@ -8,7 +8,10 @@ use http::{HeaderName, HeaderValue, header};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use stator_body::{Editor, FieldRules, ScreenError, Screening, scan};
+use stator_api::openai::ApiError;
+use stator_api::passed_fields::PassingEdge;
+use stator_api::{FieldNotes, UnknownFields};
+use stator_body::{Editor, FieldRules, RemovedField, Screening, scan};
 use stator_protos::header::{OVERRIDE_PREFIX, OWN_PREFIX, ROUTING};
 use std::path::{Path, PathBuf};
 
@@ -94,15 +97,54 @@ pub(crate) type RemovedFields = Family<FieldKind, Counter>;
 pub(crate) const REMOVED_HELP: &str =
     "Fields removed from request bodies before an engine got them";
 
-/// A reason not to pass a body on.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    /// Nobody can say what it holds.
-    #[error(transparent)]
-    Unreadable(#[from] stator_body::ScanError),
-    /// Nobody sends it in good faith.
-    #[error(transparent)]
-    Unscreenable(#[from] ScreenError),
+/// An account of the fields that one request's bodies lose on their way.
+pub(crate) struct Losses<'a> {
+    edge: PassingEdge<'a>,
+    /// Notes for the client.
+    pub notes: FieldNotes,
+    /// Counts for the operator.
+    counts: &'a RemovedFields,
+}
+
+impl<'a> Losses<'a> {
+    pub(crate) fn new(
+        edge: PassingEdge<'a>,
+        unknown: UnknownFields,
+        counts: &'a RemovedFields,
+    ) -> Self {
+        Self { edge, notes: FieldNotes::new(unknown), counts }
+    }
+
+    /// Settles and counts what `body` loses; a form is an empty `body`.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a field that is refused.
+    fn take(&self, body: &[u8], screening: &Screening) -> Result<(), ApiError> {
+        self.edge.settle(body, screening.fields(), &self.notes)?;
+        self.count(screening);
+        Ok(())
+    }
+
+    /// Settles fields that a form has lost so far.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a field that is refused.
+    pub(crate) fn settle_form(&self, removed: &[RemovedField]) -> Result<(), ApiError> {
+        self.edge.settle(b"", removed, &self.notes)
+    }
+
+    /// Counts the fields that a body lost.
+    pub(crate) fn count(&self, screening: &Screening) {
+        let counts = [("steering", screening.steering()), ("unknown", screening.unknown())];
+        for (kind, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            self.counts.get_or_create(&FieldKind { kind }).inc_by(count);
+        }
+        if !screening.fields().is_empty() {
+            tracing::debug!(fields = ?screening.names(), "fields were removed from a body");
+        }
+    }
 }
 
 impl PassageArgs {
@@ -194,17 +236,18 @@ impl Passage {
     ///
     /// # Errors
     ///
-    /// [`Refusal`] for a body that is no JSON object, or cannot be screened.
-    pub(crate) fn screen(&self, body: Bytes, removed: &RemovedFields) -> Result<Bytes, Refusal> {
+    /// 400 for a body that is no JSON object, or cannot be screened, or has a field that is refused.
+    pub(crate) fn screen(&self, body: Bytes, losses: &Losses<'_>) -> Result<Bytes, ApiError> {
         if body.is_empty() {
             return Ok(body);
         }
-        let fields = scan(&body)?;
-        let screening = self.fields.screen(&body, &fields)?;
+        let fields = scan(&body).map_err(|error| ApiError::invalid_json(error.to_string()))?;
+        let screening = self.fields.screen(&body, &fields);
+        let screening = screening.map_err(|error| ApiError::invalid_json(error.to_string()))?;
         if screening.is_empty() {
             return Ok(body);
         }
-        count(&screening, removed);
+        losses.take(&body, &screening)?;
         let mut editor = Editor::new(&body, &fields);
         editor.screen(&screening);
         Ok(editor.finish().apply(&body).into())
@@ -214,30 +257,20 @@ impl Passage {
     ///
     /// # Errors
     ///
-    /// [`Refusal`] for a form that readers may take for different ones.
+    /// 400 for a form that readers may take for different ones, or has a field that is refused.
     pub(crate) fn screen_form(
         &self,
         form: &Bytes,
         content_type: &str,
-        removed: &RemovedFields,
-    ) -> Result<Bytes, Refusal> {
-        let screening = self.fields.screen_form(form, content_type).map_err(ScreenError::from)?;
-        count(&screening, removed);
+        losses: &Losses<'_>,
+    ) -> Result<Bytes, ApiError> {
+        let screening = self.fields.screen_form(form, content_type);
+        let screening = screening.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        losses.take(b"", &screening)?;
         match screening.is_empty() {
             true => Ok(form.clone()),
             false => Ok(screening.edits().apply(form).into()),
         }
-    }
-}
-
-/// Counts the fields that a body lost.
-pub(crate) fn count(screening: &Screening, removed: &RemovedFields) {
-    let counts = [("steering", screening.steering()), ("unknown", screening.unknown())];
-    for (kind, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-        removed.get_or_create(&FieldKind { kind }).inc_by(count);
-    }
-    if !screening.names().is_empty() {
-        tracing::debug!(fields = ?screening.names(), "fields were removed from a body");
     }
 }
 
@@ -318,23 +351,32 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
-        let check = |body: &[u8]| {
-            let screened =
-                Passage::default().screen(Bytes::copy_from_slice(body), &Family::default());
-            screened.map_err(|refusal| refusal.to_string())
+    fn what_cannot_be_read_or_steers_is_refused() {
+        let removed = RemovedFields::default();
+        let screen = |body: &[u8], unknown| {
+            let losses = Losses::new(PassingEdge::default(), unknown, &removed);
+            let left = Passage::default().screen(Bytes::copy_from_slice(body), &losses)?;
+            Ok::<_, ApiError>((left, losses.notes.ignored()))
         };
-        assert_eq!(check(b"").as_deref(), Ok(&b""[..]));
+        let check = |body: &[u8]| screen(body, UnknownFields::Refuse).map(|(left, _)| left);
+        assert_eq!(check(b"").as_deref().ok(), Some(&b""[..]));
         let wide: Vec<u8> = "{\"rid\":{}}".encode_utf16().flat_map(u16::to_le_bytes).collect();
         // Python's reader takes all of these.
         let lenient = [&b"{\"temperature\":NaN}"[..], b"\xef\xbb\xbf{}", b"[{\"rid\":1}]", &wide];
         for body in lenient {
             assert!(check(body).is_err(), "{body:?}");
         }
-        let removed = RemovedFields::default();
-        let body = Bytes::from_static(br#"{"n":1,"rid":2,"other":3}"#);
-        let left = Passage::default().screen(body, &removed).expect("it is screened");
+        for (body, field) in [
+            (&br#"{"n":1,"kv_transfer_params":{"a":1}}"#[..], "kv_transfer_params"),
+            (br#"{"n":1,"rid":2,"other":3}"#, "other"),
+        ] {
+            let refused = check(body).expect_err("it is refused");
+            assert_eq!((refused.status.as_u16(), refused.param.as_deref()), (400, Some(field)));
+        }
+        let (left, ignored) =
+            screen(br#"{"n":1,"rid":2,"other":3}"#, UnknownFields::Ignore).expect("it is screened");
         assert_eq!(left, &br#"{"n":1}"#[..]);
+        assert_eq!(ignored.as_deref(), Some("rid, other"));
         for kind in ["steering", "unknown"] {
             assert_eq!(removed.get_or_create(&FieldKind { kind }).get(), 1);
         }

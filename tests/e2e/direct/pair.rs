@@ -55,11 +55,21 @@ async fn only_engines_of_the_list_are_asked() {
 async fn a_client_cannot_hand_over() {
     let engine = Engine::start().await;
     let sidecar = Sidecar::start(engine.address(), &[]).await;
+    for (name, value) in
+        [(PARAMETERS, json!({ "do_remote_prefill": true })), ("bootstrap_room", json!(1))]
+    {
+        let mut body = chat("kv_transfer_params");
+        body[name] = value;
+        let reply = sidecar.client.post(CHAT, &body).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+        assert_eq!(reply.json()["error"]["param"], name);
+    }
+    assert!(engine.requests().is_empty());
     let mut body = chat("kv_transfer_params");
-    body[PARAMETERS] = json!({ "do_remote_prefill": true });
-    body["bootstrap_room"] = json!(1);
+    body["rid"] = json!("another's");
     let reply = sidecar.client.post(CHAT, &body).await;
     assert_eq!(reply.status, StatusCode::OK);
+    assert_eq!(reply.headers["x-stator-ignored"], "rid");
     assert_eq!(engine.last().json(), chat("kv_transfer_params"));
     sidecar.counts("stator_direct_bodies_stripped_total", &[], 1.0).await;
 }

@@ -3,8 +3,9 @@
 //! keeps watch and is not on the way.
 //!
 //! Nobody makes tokens here: prompts are named by blocks of their text, and a worker is taken to
-//! hold what it was sent. Only fields and headers on a list reach an engine, and its answer loses
-//! what it tells other engines; all else passes as it is. Start reading at [`PassThrough::answer`].
+//! hold what it was sent. Only fields and headers on a list reach an engine: other fields are
+//! obeyed here, refused, or named to the client. The answer loses what it tells other engines; all
+//! else passes as it is. Start reading at [`PassThrough::answer`].
 
 mod origin;
 mod passed_request;
@@ -75,6 +76,7 @@ impl PassThrough {
         if passed.stripped {
             self.metrics.passed_stripped.inc();
         }
+        exchange.ignores(passed.ignored.as_deref());
         let Begun { leg, place } = tokio::select! {
             biased;
             begun = self.begin(exchange.request_id().to_owned(), passed, started) => begun?,

@@ -8,17 +8,18 @@ use crate::standalone::config::ProxySettings;
 use crate::standalone::job::payer;
 use crate::standalone::{Pool, Prompt};
 use crate::upstream::headers;
-use crate::upstream::passage::RemovedFields;
+use crate::upstream::passage::{Losses, RemovedFields};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::openai::options::check_cache_salt;
+use stator_api::passed_fields::PassingEdge;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
-use stator_body::Object;
 use stator_body::{
-    Field, Fields, Span, extension_salt, form_field, is_form, prompt_bytes, scan, unquote,
+    Api, Field, Fields, Object, Span, extension_salt, form_field, is_form, prompt_bytes, scan,
+    unquote,
 };
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
@@ -28,6 +29,10 @@ use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
 use stator_queue::{FlowId, QueueEntry};
 use std::borrow::Cow;
 use std::sync::Arc;
+
+/// Fields that engines do not get, because they are obeyed here.
+const OBEYED: [&str; 4] =
+    ["priority", "nvext.agent_hints", "nvext.routing_constraints", EXTENSION_SALT];
 
 /// A request for a model whose engines take requests as they came.
 pub(crate) struct PassedRequest {
@@ -39,6 +44,8 @@ pub(crate) struct PassedRequest {
     model_at: Option<Span>,
     /// Whether something was cut out that a client may not say.
     pub stripped: bool,
+    /// Names of fields that changed nothing, for the client.
+    pub ignored: Option<String>,
     /// The LoRA adapter that it is for.
     pub adapter: Option<String>,
     pub steering: Steering,
@@ -131,8 +138,10 @@ impl PassedRequest {
             ..Steering::read(body, said, settings.priority_max)?
         };
         let passage = &settings.passage;
-        let cleaned = passage.screen(body.clone(), removed);
-        let cleaned = cleaned.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
+        let api = Api::find(exchange.method(), exchange.path());
+        let edge = PassingEdge { api, obeyed: &OBEYED, from_proxy: false };
+        let losses = Losses::new(edge, settings.unknown_fields, removed);
+        let cleaned = passage.screen(body.clone(), &losses)?;
         let stripped = cleaned.len() != body.len();
         let identity = exchange.identity();
         let head = headers::onward(exchange.request(), passage, &identity, Some(&cleaned));
@@ -142,6 +151,7 @@ impl PassedRequest {
             body: cleaned,
             model_at: None,
             stripped,
+            ignored: losses.notes.ignored(),
             adapter,
             steering,
             flow: FlowId(payer(client.head).map_or(0, name_hash)),
@@ -164,8 +174,8 @@ impl PassedRequest {
         let UploadedForm { bytes: body, content_type: kind } = form;
         headers::check_encoding(exchange.request())?;
         let passage = &settings.passage;
-        let cleaned = passage.screen_form(body, kind, removed);
-        let cleaned = cleaned.map_err(|refusal| ApiError::bad_request(refusal.to_string()))?;
+        let losses = Losses::new(PassingEdge::default(), settings.unknown_fields, removed);
+        let cleaned = passage.screen_form(body, kind, &losses)?;
         let Some(model_at) = form_field(&cleaned, kind, "model") else { return Ok(None) };
         let Ok(model) = str::from_utf8(model_at.of(&cleaned)) else { return Ok(None) };
         let Some(pool) = catalog.passed(model) else { return Ok(None) };
@@ -182,6 +192,7 @@ impl PassedRequest {
             pool,
             head,
             stripped: cleaned.len() != body.len(),
+            ignored: losses.notes.ignored(),
             body: cleaned,
             model_at: Some(model_at),
             adapter,

@@ -1,7 +1,7 @@
 //! The proxy and servers of the OpenAI API between raw connections: what is on the wire.
 
 use crate::tests::bed::{Agent, Bed};
-use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done};
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, tree};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -156,9 +156,8 @@ async fn what_steers_does_not_come_from_a_client() {
     let (bed, _agents) = bed(&[&server], &[]).await;
     let headers = "X-Data-Parallel-Rank: 3\r\nX-Stator-Any: 1\r\nX-Override-Bootstrap-Room: 1\r\n\
                    X-Gateway-Destination-Endpoint: a\r\n";
-    let body = r#"{"model":"m","kv_transfer_params":{},"bootstrap_room":1,"nvext":{},
-        "priority":1,"custom_logit_processor":"a","session_params":{},"lora_path":"/","any":1,
-        "sampling_params":{"rid":1},"n":1 }"#;
+    let body = r#"{"model":"m","kv_transfer_params":{},"nvext":{"cache_salt":""},"priority":1,
+        "stream_interval":2,"sampling_params":{"rid":1},"n":1 }"#;
     let mut client = post(&bed, COMPLETIONS, headers, body).await;
     let mut asked = server.asked().await;
     assert_eq!(asked.body, r#"{"model":"m","sampling_params":{},"n":1 }"#);
@@ -167,9 +166,27 @@ async fn what_steers_does_not_come_from_a_client() {
     }
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
+    let ignored = client.header("x-stator-ignored").map(str::to_owned);
+    assert_eq!(ignored.as_deref(), Some("stream_interval, sampling_params.rid"));
     bed.until_metric("stator_proxy_passed_bodies_stripped_total 1").await;
-    bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"steering\"} 7").await;
+    bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"steering\"} 3").await;
     bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"unknown\"} 2").await;
+    for (members, field) in [
+        (r#""kv_transfer_params":{"a":1}"#, "kv_transfer_params"),
+        (r#""bootstrap_room":1"#, "bootstrap_room"),
+        (r#""custom_logit_processor":"a""#, "custom_logit_processor"),
+        (r#""session_params":{"id":"a"}"#, "session_params"),
+        (r#""lora_path":"/""#, "lora_path"),
+        (r#""sampling_params":{"bootstrap_room":1}"#, "sampling_params.bootstrap_room"),
+        (r#""nvext":{"decode_worker_id":0}"#, "nvext.decode_worker_id"),
+        (r#""nvext":{"cache_control":{"type":"ephemeral"}}"#, "nvext.cache_control"),
+        (r#""any":1"#, "any"),
+    ] {
+        let body = format!(r#"{{"model":"m","prompt":"a",{members}}}"#);
+        let mut client = post(&bed, COMPLETIONS, "", &body).await;
+        assert!(client.read().await, "{body}");
+        assert_eq!((client.status(), &tree(&client.body)["error"]["param"]), (400, &field.into()));
+    }
     for (headers, body, status) in [
         ("", r#"{"model":"m","kv_transfer_params":{},"t":1e999}"#, 400),
         ("Content-Encoding: gzip\r\n", BODY, 400),
@@ -180,6 +197,23 @@ async fn what_steers_does_not_come_from_a_client() {
         assert_eq!(client.status(), status, "{body}");
     }
     assert!(server.is_idle());
+}
+
+#[tokio::test]
+async fn a_page_reads_what_passed_and_what_the_server_ignored() {
+    let server = Engine::start().await;
+    let flags = ["--cors-origins=https://a.example", "--unknown-fields=ignore"];
+    let (bed, _agents) = bed(&[&server], &flags).await;
+    let body = r#"{"model":"m","prompt":"a","any":1}"#;
+    let mut client = post(&bed, COMPLETIONS, "Origin: https://a.example\r\n", body).await;
+    let mut asked = server.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\nx-stator-ignored: user\r\nvary: accept\r\n").await;
+    asked.write("content-length: 5\r\n\r\nhello").await;
+    assert!(client.read().await);
+    assert_eq!(client.header("x-stator-ignored"), Some("any, user"));
+    assert_eq!(client.header("access-control-allow-origin"), Some("https://a.example"));
+    assert!(client.head.to_lowercase().contains("vary: origin"), "{}", client.head);
+    assert!(client.head.to_lowercase().contains("vary: accept\r\n"), "{}", client.head);
 }
 
 #[tokio::test]
@@ -393,9 +427,10 @@ async fn an_upload_goes_through_with_the_engines_name_of_the_model() {
              --b--\r\n"
         )
     };
-    let odd = "--b\r\ncontent-disposition: form-data; name=\"priority\"\r\n\r\n9\r\n";
+    let part =
+        |name: &str| format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n9\r\n");
     let kind = "content-type: multipart/form-data; boundary=b\r\n";
-    let sent = odd.to_owned() + &form("m");
+    let sent = part("rid") + &form("m");
     let mut asked = None;
     for path in ["/v1/audio/transcriptions", "/v1/videos"] {
         let mut client = upload(&bed, path, kind, &sent).await;
@@ -407,11 +442,14 @@ async fn an_upload_goes_through_with_the_engines_name_of_the_model() {
             }
         };
         assert!(engine.head.starts_with(&format!("POST {path} HTTP/1.1")), "{}", engine.head);
-        assert_eq!(engine.body, form("whisper"), "a field that steers is gone");
+        assert_eq!(engine.body, form("whisper"), "a field that no engine gets is gone");
         engine.answer(200, DONE).await;
         check_done(&mut client).await;
+        assert_eq!(client.header("x-stator-ignored"), Some("rid"));
     }
     for (path, body, status) in [
+        ("/v1/audio/transcriptions", part("priority") + &form("m"), 400),
+        ("/v1/audio/transcriptions", part("made_up") + &form("m"), 400),
         ("/v1/audio/transcriptions", form("other"), 501),
         ("/v1/audio/transcriptions", "--c--".to_owned(), 400),
         ("/v1/images/edits", form("other"), 501),
