@@ -6,9 +6,10 @@ use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
+use stator_api::passed_fields::refuse_pins;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
-    BodyDescription, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
+    BodyDescription, Field, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
     ScreenOutcome, Screening, VIDEO,
 };
 use stator_epp_metrics::RequestLabels;
@@ -129,6 +130,9 @@ impl ParsedRequest {
         let fairness_id = fairness_id(head, settings);
         let said = SteeringHeaders::of(|name| head.header(name));
         let json = parsed.as_ref().and_then(|parsed| parsed.json(&body));
+        if let Some((json, _)) = json.filter(|(_, fields)| fields.get(Field::Nvext).is_some()) {
+            refuse_pins(json).map_err(UnreadableRequest::Steering)?;
+        }
         let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)
             .map_err(UnreadableRequest::Steering)?;
         let session = said.session().map(name_hash);

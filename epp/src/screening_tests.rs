@@ -29,6 +29,19 @@ async fn a_body_that_comes_after_the_decision_is_screened() {
 }
 
 #[tokio::test]
+async fn a_client_that_names_its_worker_is_refused_whenever_its_body_comes() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let named = r#"{"model":"m","prompt":"p","nvext":{"dp_rank":0}}"#;
+    let refusal = bench.ask(head(&[]), named).await.err().expect("it is refused");
+    assert_eq!(refusal.status, 400);
+    assert!(refusal.message.contains("nvext.dp_rank"), "{}", refusal.message);
+    let late = RequestHead { body: RequestBody::Late, answer: AnswerBody::Hidden, ..head(&[]) };
+    let mut routed = bench.ask(late, "").await.expect("it is routed");
+    let refusal = routed.watch.amend(vec![named.into()]).expect_err("it is refused");
+    assert_eq!(refusal.status, 400);
+}
+
+#[tokio::test]
 async fn bodies_that_no_parser_reads_are_screened_or_counted() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let head = |path: &str, kind: &'static str| RequestHead {

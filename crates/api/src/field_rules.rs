@@ -232,6 +232,13 @@ const fn numbered(apis: &'static [Api], name: &'static str, why: &'static str) -
     FieldRule { asks_from: MemberWeight::Empty, ..rule(apis, name, Standing::Refused, why) }
 }
 
+impl FieldRule {
+    /// Whether the field names a worker.
+    pub(crate) fn is_pin(&self) -> bool {
+        self.why == NO_PIN
+    }
+}
+
 /// The rules of one API.
 pub fn of(api: Api) -> impl Iterator<Item = &'static FieldRule> {
     RULES.iter().filter(move |rule| rule.apis.contains(&api))

@@ -131,6 +131,23 @@ impl PassingEdge<'_> {
     }
 }
 
+/// Refuses the members of `nvext` by which a client would choose its worker, in a body that a picker
+/// reads. A body that cannot be read has none.
+///
+/// # Errors
+///
+/// 400 with the name of the first.
+pub fn refuse_pins(body: &[u8]) -> Result<(), ApiError> {
+    let Ok(ExtendedBody { nvext: Some(extensions), .. }) = parse_as(body) else { return Ok(()) };
+    for (name, weight) in extensions.strangers.iter() {
+        let name = &*format!("{EXTENSIONS}.{name}");
+        if let Some(rule) = field_rules::find_passed(None, name).filter(|rule| rule.is_pin()) {
+            FieldNotes::default().obey(rule, name, weight)?;
+        }
+    }
+    Ok(())
+}
+
 fn unsupported(name: &str, why: &str) -> ApiError {
     ApiError::unsupported(name, format!("{name} is not supported: {why}"))
 }
@@ -218,6 +235,21 @@ mod tests {
             check(&[], body, expected);
             check(PROXY, body, expected);
         }
+    }
+
+    #[test]
+    fn a_picker_refuses_pins_and_nothing_else() {
+        let refused = |body: &str| refuse_pins(body.as_bytes()).err().and_then(|it| it.param);
+        for body in [
+            r#"{"nvext":{"dp_rank":null,"do_not_queue":true,"agent_hints":{"osl":3}}}"#,
+            r#"{"nvext":7}"#,
+            "{}",
+            "no JSON",
+        ] {
+            assert_eq!(refused(body), None, "{body}");
+        }
+        let body = r#"{"nvext":{"annotations":[],"prefill_dp_rank":0}}"#;
+        assert_eq!(refused(body).as_deref(), Some("nvext.prefill_dp_rank"));
     }
 
     #[test]
