@@ -119,6 +119,41 @@ async fn who_lets_nobody_pin_says_so() {
     let answered = up.client.post("/v1/messages", &message).await;
     assert_eq!(answered.status, 200);
     assert_eq!(answered.headers["x-stator-ignored"], "cache_control");
+    // Gateways send it with chats, too.
+    let answered = up.client.post("/v1/chat/completions", &message).await;
+    assert_eq!(answered.status, 200);
+    assert_eq!(answered.headers["x-stator-ignored"], "cache_control");
+}
+
+#[tokio::test]
+async fn a_part_of_a_chat_is_pinned_and_counted_as_a_block_of_a_message() {
+    let flags = ["--workers=1", "--total-blocks=64", "--kv-pin-share-percent=50"];
+    let up = up(&flags).await;
+    let text = "You help with code, and you are brief. ".repeat(9);
+    let body = |wish: Value| {
+        json!({"model": MODEL, "max_tokens": 1, "messages": [
+            {"role": "system", "content": [{"type": "text", "text": text, "cache_control": wish}]},
+            {"role": "user", "content": "Hello"}]})
+    };
+    let details = async |body: &Value| {
+        let reply = up.client.post("/v1/chat/completions", body).await;
+        assert_eq!(reply.status, 200, "{}", reply.json());
+        assert!(!reply.headers.contains_key("x-stator-ignored"), "{:?}", reply.headers);
+        let details = &reply.json()["usage"]["prompt_tokens_details"];
+        ["cached_tokens", "cache_write_tokens"].map(|name| details[name].as_u64().unwrap_or(0))
+    };
+    let pinned = body(json!({"type": "ephemeral", "ttl": "1h"}));
+    let [read, written] = details(&pinned).await;
+    assert!(read == 0 && written > 0 && written % 16 == 0, "{written}");
+    flood(&up, 1).await;
+    // The wish is no part of the prompt.
+    let [read, _] = details(&body(Value::Null)).await;
+    assert_eq!(read, written);
+    let mut refused = pinned.clone();
+    refused["messages"][0]["content"][0]["cache_control"]["ttl"] = json!("soon");
+    let refused = up.client.post("/v1/chat/completions", &refused).await;
+    let param = "messages[0].content[0].cache_control.ttl";
+    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!(param)));
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@ use crate::tree::{JsonPath, Members};
 
 /// The member that has the wish: of any object of Anthropic's API, and of `nvext`.
 pub(crate) const CACHE_CONTROL: &str = "cache_control";
+/// Members of a tool that may have the wish as the tool itself.
+const KINDS: [&str; 2] = ["function", "custom"];
 /// Path of the wish in `nvext`, in the words of error messages.
 const EXTENSION: &str = "nvext.cache_control";
 /// Seconds for which a prompt stays cached if its client says no time.
@@ -28,8 +30,44 @@ pub(crate) fn read_extension(value: Json<'_>, notes: &FieldNotes) -> Result<(), 
     Ok(())
 }
 
-/// Notes the wish of an object of Anthropic's API. Of several, the longest counts for the whole
-/// prompt.
+/// Takes the wishes out of the tools of a chat, whose template would show them to the model.
+///
+/// # Errors
+///
+/// As [`read_extension`].
+pub(crate) fn take_from_tools(tools: &mut Json<'_>, notes: &FieldNotes) -> Result<(), ApiError> {
+    let Json::Array(tools) = tools else { return Ok(()) };
+    let path = JsonPath::Field(notes, "tools");
+    for (at, tool) in tools.iter_mut().enumerate() {
+        let path = JsonPath::Item(&path, at);
+        take_member(tool, path)?;
+        let Json::Object(members) = tool else { continue };
+        // Gateways have the wish beside the function, or in it.
+        for (name, inner) in members.iter_mut().filter(|(name, _)| KINDS.contains(&&**name)) {
+            take_member(inner, JsonPath::Member(&path, name))?;
+        }
+    }
+    Ok(())
+}
+
+fn take_member(object: &mut Json<'_>, path: JsonPath<'_>) -> Result<(), ApiError> {
+    let Json::Object(members) = object else { return Ok(()) };
+    let mut wish = Json::Null;
+    members.retain_mut(|(name, value)| {
+        let is_it = name == CACHE_CONTROL;
+        if is_it {
+            wish = std::mem::replace(value, Json::Null);
+        }
+        !is_it
+    });
+    match wish {
+        Json::Null => Ok(()),
+        wish => read_member(wish, JsonPath::Member(&path, CACHE_CONTROL)),
+    }
+}
+
+/// Notes the wish of an object of Anthropic's API, or of a chat's. Of several, the longest counts for the
+/// whole prompt.
 ///
 /// # Errors
 ///
@@ -142,6 +180,50 @@ mod tests {
             "nvext.cache_control.type is \"forever\", it must be \"ephemeral\""
         );
         assert_eq!(chat("[]").unwrap_err(), "nvext.cache_control must be an object, not a list");
+    }
+
+    #[test]
+    fn wishes_stand_in_a_chats_messages_parts_and_tools() {
+        let with = |messages: &str, more: &str| {
+            let body = format!(r#"{{"model":"m","messages":[{messages}]{more}}}"#);
+            check(Api::ChatCompletions, &body).map(|pin| pin.map(|pin| (pin.seconds, pin.is_usual)))
+        };
+        let wish = |ttl: &str| format!(r#""cache_control":{{"type":"ephemeral","ttl":"{ttl}"}}"#);
+        let plain = r#"{"role":"user","content":"a"}"#;
+        let part = |more: &str| {
+            format!(r#"{{"role":"user","content":[{{"type":"text","text":"a"{more}}}]}}"#)
+        };
+        assert_eq!(with(&part(""), ""), Ok(None));
+        assert_eq!(with(&part(r#","cache_control":null"#), ""), Ok(None));
+        assert_eq!(with(&part(&format!(",{}", wish("1h"))), ""), Ok(Some((3600, true))));
+        let message = format!(r#"{{"role":"user","content":"a",{}}}"#, wish("2m"));
+        assert_eq!(with(&message, ""), Ok(Some((120, true))));
+        assert_eq!(with(plain, &format!(",{}", wish("3m"))), Ok(Some((180, true))));
+        for tool in [
+            format!(r#"{{"type":"function","function":{{"name":"f"}},{}}}"#, wish("4m")),
+            format!(r#"{{"type":"function","function":{{"name":"f",{}}}}}"#, wish("4m")),
+            format!(r#"{{"type":"custom","custom":{{"name":"f",{}}}}}"#, wish("4m")),
+        ] {
+            assert_eq!(with(plain, &format!(r#","tools":[{tool}]"#)), Ok(Some((240, true))));
+        }
+        let wrong = with(&part(&format!(",{}", wish("soon"))), "").expect_err("no time");
+        assert!(wrong.starts_with("messages[0].content[0].cache_control.ttl must be"), "{wrong}");
+    }
+
+    #[test]
+    fn no_template_shows_wishes_to_the_model() {
+        let wish = r#""cache_control":{"type":"ephemeral"}"#;
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":"text","text":"a",{wish},"id":7}}],{wish}}}],
+            "tools":[{{"type":"function",{wish},"function":{{"name":"f",{wish}}}}}]}}"#
+        );
+        let notes = FieldNotes::default();
+        let request = read(Api::ChatCompletions, body.as_bytes(), &notes).expect("a chat");
+        let conversation = request.input.conversation().expect("a conversation");
+        assert!(conversation.messages[0].extra.is_empty());
+        let tools = serde_json::to_string(&conversation.tools.as_ref().expect("tools")[0]);
+        assert_eq!(tools.expect("JSON"), r#"{"type":"function","function":{"name":"f"}}"#);
+        assert_eq!(notes.ignored().as_deref(), Some("messages[0].content[0].id"));
     }
 
     #[test]

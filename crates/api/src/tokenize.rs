@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM's routes of these names.
 
-use crate::conversation::Message;
+use crate::cache_control;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::object::{MemberWeight, Strangers, client_object};
@@ -11,6 +11,7 @@ use crate::openai::body::{self, Body};
 use crate::openai::chat;
 use crate::openai::escape::{push_int, push_json_str};
 use crate::openai::logprobs::push_list;
+use crate::openai::messages::ChatMessages;
 use crate::request::{Input, Prompt};
 use std::borrow::Cow;
 
@@ -22,7 +23,7 @@ client_object! {
     struct TokenizeBody<'a> {
         model: Option<Text<'a>>,
         prompt: Option<Text<'a>>,
-        messages: Option<Vec<Message<'a>>>,
+        messages: Option<ChatMessages<'a>>,
         tools: Option<Json<'a>>,
         chat_template_kwargs: Option<Json<'a>>,
         add_special_tokens: Option<bool>,
@@ -69,7 +70,7 @@ pub fn read_tokenize<'a>(
     bytes: &'a [u8],
     notes: &FieldNotes,
 ) -> Result<TokenizeRequest<'a>, ApiError> {
-    let body: TokenizeBody<'_> = body::parse_as(bytes)?;
+    let mut body: TokenizeBody<'_> = body::parse_as(bytes)?;
     refuse(&body.strangers, TokenizeBody::FIELDS, notes)?;
     let with_text = body.return_token_strs.unwrap_or(false);
     let model = body.model.map(|model| model.0);
@@ -80,6 +81,11 @@ pub fn read_tokenize<'a>(
             echo: false,
         },
         (None, Some(messages)) => {
+            // The same prompt as a chat's, which has no wishes for the cache in it.
+            messages.settle(notes)?;
+            if let Some(tools) = &mut body.tools {
+                cache_control::take_from_tools(tools, notes)?;
+            }
             let chat = Body {
                 // The conversation is the same for every model.
                 model: Some(Text(model.clone().unwrap_or("any".into()))),

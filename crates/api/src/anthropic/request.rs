@@ -123,7 +123,7 @@ fn chat_body<'a>(
     }
     Ok(Body {
         model: body.model,
-        messages: Some(messages),
+        messages: Some(messages.into()),
         max_tokens: body.max_tokens,
         temperature: body.temperature,
         top_p: body.top_p,

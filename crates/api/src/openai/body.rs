@@ -3,11 +3,12 @@
 
 use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, OneOrMany, RawPrompt};
-use crate::cache_control;
-use crate::conversation::Message;
+use super::messages::ChatMessages;
+use crate::cache_control::{self, CACHE_CONTROL};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::object::client_object;
+use crate::tree::JsonPath;
 use crate::wording;
 use serde::de::Deserialize;
 use stator_body::Api;
@@ -28,7 +29,7 @@ client_object! {
     #[allow(missing_docs, reason = "the fields are the API's own, described at the checked types")]
     pub struct Body<'a> {
         pub model: Option<Text<'a>>,
-        pub messages: Option<Vec<Message<'a>>>,
+        pub messages: Option<ChatMessages<'a>>,
         pub prompt: Option<RawPrompt<'a>>,
 
         pub max_tokens: Option<i64>,
@@ -85,6 +86,7 @@ client_object! {
         pub nvext: Option<Extensions<'a>>,
         pub service_tier: Option<Text<'a>>,
         pub prompt_cache_key: Option<Text<'a>>,
+        pub cache_control: Option<Json<'a>>,
     }
 }
 
@@ -190,6 +192,12 @@ impl Body<'_> {
         }
         if let Some(extensions) = &self.nvext {
             extensions.settle(api, notes)?;
+        }
+        if let Some(wish) = self.cache_control.clone().filter(|wish| *wish != Json::Null) {
+            cache_control::read_member(wish, JsonPath::Field(notes, CACHE_CONTROL))?;
+        }
+        if let Some(messages) = &self.messages {
+            messages.settle(notes)?;
         }
         match self.service_tier.as_ref().map(|tier| &*tier.0) {
             None => Ok(()),

@@ -5,6 +5,7 @@ use super::error::ApiError;
 use super::fields::FlagOrCount;
 use super::options::{self, integer};
 use super::tools;
+use crate::cache_control;
 use crate::conversation::{Conversation, Role};
 use crate::custom_tools;
 use crate::field_notes::FieldNotes;
@@ -40,6 +41,9 @@ pub fn read_noting<'a>(
 ) -> Result<GenerateRequest<'a>, ApiError> {
     let mut body = body::parse(bytes)?;
     body.settle(Api::ChatCompletions, notes)?;
+    if let Some(tools) = &mut body.tools {
+        cache_control::take_from_tools(tools, notes)?;
+    }
     let path = JsonPath::Field(notes, "thinking");
     let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
     let thinking = thinking.transpose()?;
@@ -81,7 +85,8 @@ fn conversation<'a>(
     definitions: Option<Vec<Json<'a>>>,
     tool_use: Option<&ToolUse<'_>>,
 ) -> Result<Conversation<'a>, ApiError> {
-    let mut messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
+    let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
+    let mut messages = messages.messages;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages must have at least one message"));
     }

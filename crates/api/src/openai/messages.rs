@@ -1,21 +1,112 @@
 //! The messages of a chat, read from JSON.
 
+use crate::cache_control::{self, CACHE_CONTROL};
 use crate::conversation::{Content, Message, Role};
-use crate::json::Text;
-use crate::object::client_object;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use crate::field_notes::FieldNotes;
+use crate::json::{Json, Text};
+use crate::object::{MemberWeight, client_object};
+use crate::openai::ApiError;
+use crate::tree::JsonPath;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MessageVisitor)
+/// The messages of a chat, and members of theirs that no template reads.
+#[derive(Debug, Default)]
+pub struct ChatMessages<'a> {
+    /// The messages.
+    pub(crate) messages: Vec<Message<'a>>,
+    asides: Vec<Aside<'a>>,
+}
+
+/// A member of a message, or of a part of its content, that no template reads.
+#[derive(Debug)]
+struct Aside<'a> {
+    message: usize,
+    part: Option<usize>,
+    member: AsideMember<'a>,
+}
+
+#[derive(Debug)]
+enum AsideMember<'a> {
+    CacheControl(Json<'a>),
+    /// A member of a part that is not known here.
+    Stranger(String),
+}
+
+impl<'a> From<Vec<Message<'a>>> for ChatMessages<'a> {
+    fn from(messages: Vec<Message<'a>>) -> Self {
+        Self { messages, asides: Vec::new() }
     }
 }
 
-struct MessageVisitor;
+impl ChatMessages<'_> {
+    /// Notes wishes that the prompt stays cached, as Anthropic's API has them and gateways send them
+    /// with chats, and members that nobody reads.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a wish that is none.
+    pub(crate) fn settle(&self, notes: &FieldNotes) -> Result<(), ApiError> {
+        let path = JsonPath::Field(notes, "messages");
+        for Aside { message, part, member } in &self.asides {
+            let message = JsonPath::Item(&path, *message);
+            let content = JsonPath::Member(&message, "content");
+            let place = part.map_or(message, |part| JsonPath::Item(&content, part));
+            match member {
+                AsideMember::CacheControl(Json::Null) => {}
+                AsideMember::CacheControl(wish) => {
+                    let path = JsonPath::Member(&place, CACHE_CONTROL);
+                    cache_control::read_member(wish.clone(), path)?;
+                }
+                AsideMember::Stranger(name) => notes.ignore(JsonPath::Member(&place, name)),
+            }
+        }
+        Ok(())
+    }
+}
 
-impl<'de> Visitor<'de> for MessageVisitor {
+impl<'de: 'a, 'a> Deserialize<'de> for ChatMessages<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ChatVisitor)
+    }
+}
+
+struct ChatVisitor;
+
+impl<'de> Visitor<'de> for ChatVisitor {
+    type Value = ChatMessages<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ChatMessages<'de>, A::Error> {
+        let ChatMessages { mut messages, mut asides } = ChatMessages::default();
+        while let Some(message) = items
+            .next_element_seed(MessageReader { message: messages.len(), asides: &mut asides })?
+        {
+            messages.push(message);
+        }
+        Ok(ChatMessages { messages, asides })
+    }
+}
+
+/// Reads one message, whose place it knows.
+struct MessageReader<'s, 'a> {
+    message: usize,
+    asides: &'s mut Vec<Aside<'a>>,
+}
+
+impl<'de> DeserializeSeed<'de> for MessageReader<'_, 'de> {
+    type Value = Message<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Message<'de>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MessageReader<'_, 'de> {
     type Value = Message<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,11 +114,20 @@ impl<'de> Visitor<'de> for MessageVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Message<'de>, A::Error> {
+        let Self { message, asides } = self;
         let (mut role, mut content, mut extra) = (None, Content::Null, Vec::new());
         while let Some(Text(key)) = members.next_key()? {
             match &*key {
                 "role" => role = Some(members.next_value()?),
-                "content" => content = members.next_value()?,
+                "content" => {
+                    content =
+                        members.next_value_seed(ContentReader { message, asides: &mut *asides })?;
+                }
+                CACHE_CONTROL => {
+                    let wish: Json<'de> = members.next_value()?;
+                    let member = AsideMember::CacheControl(wish);
+                    asides.push(Aside { message, part: None, member });
+                }
                 _ => extra.push((key, members.next_value()?)),
             }
         }
@@ -42,15 +142,21 @@ impl<'de> Visitor<'de> for MessageVisitor {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
+/// Reads the content of one message.
+struct ContentReader<'s, 'a> {
+    message: usize,
+    asides: &'s mut Vec<Aside<'a>>,
+}
+
+impl<'de> DeserializeSeed<'de> for ContentReader<'_, 'de> {
+    type Value = Content<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content<'de>, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
+impl<'de> Visitor<'de> for ContentReader<'_, 'de> {
     type Value = Content<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,8 +176,11 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content<'de>, A::Error> {
+        let Self { message, asides } = self;
         let mut parts = Vec::new();
-        while let Some(Part(text)) = items.next_element()? {
+        while let Some(Part { text, members }) = items.next_element()? {
+            let part = Some(parts.len());
+            asides.extend(members.into_iter().map(|member| Aside { message, part, member }));
             parts.push(text);
         }
         Ok(Content::Parts(parts))
@@ -84,18 +193,29 @@ client_object! {
         r#type: Option<Text<'a>>,
         text: Option<Text<'a>>,
         refusal: Option<Text<'a>>,
+        cache_control: Option<Json<'a>>,
     }
 }
 
 /// One part of a message's content.
-struct Part<'a>(Cow<'a, str>);
+struct Part<'a> {
+    text: Cow<'a, str>,
+    /// Members that no template reads.
+    members: Vec<AsideMember<'a>>,
+}
 
 impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = PartObject::deserialize(deserializer)?;
         let Some(Text(kind)) = raw.r#type else { return Err(D::Error::missing_field("type")) };
+        let full = raw.strangers.iter().filter(|(_, weight)| *weight == MemberWeight::Full);
+        let strangers = full.map(|(name, _)| AsideMember::Stranger(name.to_owned()));
+        let wish = raw.cache_control.map(AsideMember::CacheControl);
+        let members = wish.into_iter().chain(strangers).collect();
         match (&*kind, raw.text, raw.refusal) {
-            ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => Ok(Part(text)),
+            ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => {
+                Ok(Part { text, members })
+            }
             ("text", None, _) => Err(D::Error::missing_field("text")),
             ("refusal", _, None) => Err(D::Error::missing_field("refusal")),
             (kind, ..) => Err(D::Error::custom(format_args!(

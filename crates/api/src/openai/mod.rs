@@ -14,7 +14,7 @@ pub mod fields;
 pub mod guide;
 pub mod logprobs;
 mod message;
-mod messages;
+pub(crate) mod messages;
 pub mod models;
 pub mod openapi;
 pub mod options;

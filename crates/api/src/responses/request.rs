@@ -223,7 +223,7 @@ fn chat_body<'a>(
     let choice = body.tool_choice.as_ref().map(|it| tools::choice(it, notes)).transpose()?;
     Ok(Body {
         model: body.model,
-        messages: Some(messages),
+        messages: Some(messages.into()),
         max_completion_tokens: body.max_output_tokens,
         temperature: body.temperature,
         top_p: body.top_p,
