@@ -23,7 +23,7 @@ question = [{"role": "user", "content": "Hello"}]
 count = {
     "messages": (question, READ), "model": (model, READ), "cache_control": (cached, READ), "system": ("S", READ),
     "output_config": ({"effort": "low"}, READ), "speed": ("fast", REFUSED), "thinking": ({"type": "adaptive"}, READ),
-    "tool_choice": ({"type": "auto"}, READ), "tools": ([tool], READ), "user_profile_id": ("u", IGNORED), "workspace_id": ("w", IGNORED),
+    "tool_choice": ({"type": "auto"}, READ), "tools": ([tool], READ), "user_profile_id": ("u", IGNORED), "workspace_id": ("w", REFUSED),
 }
 message = count | {
     "max_tokens": (3, READ), "container": ("c", REFUSED), "diagnostics": ({"previous_message_id": "msg_1"}, IGNORED),
@@ -32,7 +32,7 @@ message = count | {
 }
 beta_count = count | {
     "betas": (["b"], IGNORED), "billing_policy": ({"type": "billing_policy", "bill_to": "user_profile"}, REFUSED),
-    "compaction": ({"type": "summary"}, REFUSED), "context_management": ({"edits": [{"type": "x"}]}, IGNORED),
+    "compaction": ({"type": "summary"}, REFUSED), "context_management": ({"edits": [{"type": "clear_tool_uses_20250919"}]}, REFUSED),
     "mcp_servers": ([{"type": "url", "name": "n", "url": "u"}], REFUSED),
 }
 beta_message = message | beta_count | {
@@ -85,7 +85,7 @@ objects = [
     (types.ToolResultBlockParam, result | anywhere | {"is_error": True}, turns, {"toolset_name": ("t", REFUSED)}),
     (types.ToolReferenceBlockParam, {"type": "tool_reference", "tool_name": "f"} | anywhere, answered, {}),
     (types.ToolParam, tool | anywhere | {"type": "custom", "strict": True, "defer_loading": True}, lambda made: {"tools": [made]},
-     {"allowed_callers": (["direct"], IGNORED), "eager_input_streaming": (True, IGNORED), "input_examples": ([{"n": 12}], IGNORED)}),
+     {"allowed_callers": (["direct"], READ), "eager_input_streaming": (True, IGNORED), "input_examples": ([{"n": 12}], READ)}),
     (types.ToolChoiceAutoParam, {"type": "auto", "disable_parallel_tool_use": True}, chosen, {}),
     (types.ToolChoiceAnyParam, {"type": "any", "disable_parallel_tool_use": True}, chosen, {}),
     (types.ToolChoiceToolParam, {"type": "tool", "name": "f", "disable_parallel_tool_use": True}, chosen, {}),

@@ -3,10 +3,12 @@
 //! Source: `cache_control` of Anthropic's Messages, and of NVIDIA Dynamo's request extensions.
 
 use crate::field_notes::FieldNotes;
-use crate::json::Json;
+use crate::json::{Json, Text};
+use crate::object::client_object;
 use crate::openai::ApiError;
 use crate::request::PromptPin;
 use crate::tree::{JsonPath, Members};
+use stator_body::Api;
 
 /// The member that has the wish: of any object of Anthropic's API, and of `nvext`.
 pub(crate) const CACHE_CONTROL: &str = "cache_control";
@@ -18,6 +20,29 @@ const EXTENSION: &str = "nvext.cache_control";
 const DEFAULT: u32 = 300;
 /// Longest time that may be asked for, in seconds: a day.
 const SECONDS_MAX: u32 = 86_400;
+
+client_object! {
+    /// `prompt_cache_options` of OpenAI's APIs.
+    pub struct CacheOptions<'a> {
+        /// Where a prefix may be cached.
+        pub mode: Option<Text<'a>>,
+    }
+}
+
+impl CacheOptions<'_> {
+    /// Settles the options.
+    ///
+    /// # Errors
+    ///
+    /// 400 for one that asks for something else than an answer.
+    pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
+        const OPTIONS: &str = "prompt_cache_options.";
+        if self.mode.is_some() {
+            notes.ignore(format_args!("{OPTIONS}mode"));
+        }
+        notes.settle(api, OPTIONS, &self.strangers, Self::FIELDS)
+    }
+}
 
 /// Notes the wish of `nvext`.
 ///
@@ -224,6 +249,21 @@ mod tests {
         let tools = serde_json::to_string(&conversation.tools.as_ref().expect("tools")[0]);
         assert_eq!(tools.expect("JSON"), r#"{"type":"function","function":{"name":"f"}}"#);
         assert_eq!(notes.ignored().as_deref(), Some("messages[0].content[0].id"));
+    }
+
+    #[test]
+    fn options_of_the_cache_are_named_and_a_request_without_an_answer_is_refused() {
+        let settled = |options: &str| {
+            let body = format!(r#"{{"model":"m","prompt":"a","prompt_cache_options":{options}}}"#);
+            let notes = FieldNotes::default();
+            read(Api::Completions, body.as_bytes(), &notes).map_err(|error| error.param)?;
+            Ok::<_, Option<String>>(notes.ignored())
+        };
+        let named = "prompt_cache_options.mode, prompt_cache_options.ttl";
+        let options = r#"{"mode":"explicit","ttl":"30m","prewarm":false}"#;
+        assert_eq!(settled(options), Ok(Some(named.into())));
+        let refused = settled(r#"{"prewarm":true}"#);
+        assert_eq!(refused, Err(Some("prompt_cache_options.prewarm".into())));
     }
 
     #[test]

@@ -127,6 +127,7 @@ const ALLOWED: &[&str] = &[
     "previous_response_id",
     "prompt",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "prompt_logprobs",
     "quality",

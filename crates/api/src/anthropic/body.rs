@@ -45,6 +45,8 @@ client_object! {
         pub cache_salt: Option<Text<'a>>,
         /// A wish that the prompt stays cached.
         pub cache_control: Option<Json<'a>>,
+        /// Edits of the conversation before the model reads it.
+        pub context_management: Option<Json<'a>>,
         /// Hints of NVIDIA Dynamo's clients.
         pub nvext: Option<crate::openai::body::Extensions<'a>>,
     }

@@ -7,6 +7,7 @@
 
 mod blocks;
 pub mod body;
+mod context;
 pub mod error;
 pub mod events;
 pub mod request;

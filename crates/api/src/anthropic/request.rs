@@ -2,6 +2,7 @@
 
 use super::blocks;
 use super::body::MessagesBody;
+use super::context;
 use super::tools::{self, MessageTools};
 use crate::cache_control::{self, CACHE_CONTROL};
 use crate::conversation::{Content, Message, Role};
@@ -77,11 +78,14 @@ fn check<'a>(
     let thinking = thinking.transpose()?.unwrap_or_default();
     let tools = body.tools.take().map(|tools| tools::read(tools, notes)).transpose()?;
     let tools = tools.unwrap_or_default();
+    let edits = body.context_management.take().filter(|edits| *edits != Json::Null);
+    let edits = edits.map(|edits| context::read(edits, notes)).transpose()?.unwrap_or_default();
     let mut chat = chat_body(body, &tools, notes)?;
     let MessageTools { definitions, deferred } = tools;
     chat.tools = (!definitions.is_empty()).then_some(Json::Array(definitions));
     let mut request = chat::check(chat).map_err(|error| error.renamed(&OWN_WORDS))?;
     if let Input::Conversation(conversation) = &mut request.input {
+        edits.apply(&mut conversation.messages);
         // An effort alone switches nothing on here.
         conversation.thinking = None;
         if let Some(shown) = &mut conversation.tools {

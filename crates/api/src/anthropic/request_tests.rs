@@ -136,6 +136,50 @@ fn options_are_those_of_a_chat() {
 }
 
 #[test]
+fn examples_of_a_tools_input_are_shown_and_a_tool_for_code_alone_is_refused() {
+    let tool = |more: &str| {
+        read_members(&format!(
+            r#","messages":[{{"role":"user","content":"a"}}],
+            "tools":[{{"name":"f","input_schema":{{"type":"object"}}{more}}}]"#
+        ))
+    };
+    let request = tool(r#","input_examples":[{"n":1}],"allowed_callers":["direct","code"]"#);
+    let crate::Input::Conversation(chat) = request.expect("it is a request").input else {
+        panic!("it is a chat")
+    };
+    let parameters = json!({"type": "object", "examples": [{"n": 1}]});
+    assert_eq!(json!(chat.tools)[0]["function"]["parameters"], parameters);
+    for (more, param) in [
+        (r#","input_examples":{}"#, "tools[0].input_examples"),
+        (r#","allowed_callers":["code_execution_20250825"]"#, "tools[0].allowed_callers"),
+    ] {
+        assert_eq!(tool(more).expect_err(more).param.as_deref(), Some(param));
+    }
+}
+
+#[test]
+fn thoughts_of_earlier_turns_are_left_out_where_the_client_says_so() {
+    let with = |edits: &str| {
+        let chat = conversation(&format!(
+            r#","messages":[{{"role":"user","content":"a"}},
+            {{"role":"assistant","content":[{{"type":"thinking","thinking":"hm","signature":""}},
+                {{"type":"text","text":"b"}}]}},{{"role":"user","content":"c"}},
+            {{"role":"assistant","content":[{{"type":"thinking","thinking":"so","signature":""}},
+                {{"type":"text","text":"d"}}]}},{{"role":"user","content":"e"}}]{edits}"#
+        ));
+        let thinks = |message: &crate::conversation::Message<'_>| !message.extra.is_empty();
+        [1, 3].map(|at| thinks(&chat.messages[at]))
+    };
+    let edits = |keep: &str| {
+        let edit = format!(r#"{{"type":"clear_thinking_20251015"{keep}}}"#);
+        with(&format!(r#","context_management":{{"edits":[{edit}]}}"#))
+    };
+    assert_eq!(with(""), [true, true]);
+    assert_eq!(edits(r#","keep":"all""#), [true, true]);
+    assert_eq!(edits(""), [false, true]);
+}
+
+#[test]
 fn harmless_fields_are_named() {
     let notes = FieldNotes::default();
     let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],

@@ -63,14 +63,14 @@ pub(super) fn read<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<MessageToo
         if let Some(about) = tool.text("description")? {
             function.push(("description".into(), Json::Str(about)));
         }
-        function.push(("parameters".into(), tool.required("input_schema")?));
+        let schema = tool.required("input_schema")?;
+        function.push(("parameters".into(), with_examples(schema, &mut tool)?));
         if let Some(strict) = tool.flag("strict")? {
             function.push(("strict".into(), Json::Bool(strict)));
         }
-        // How a tool is cached and streamed changes no answer here.
-        for hint in ["eager_input_streaming", "input_examples", "allowed_callers"] {
-            tool.ignore(hint);
-        }
+        check_callers(&mut tool)?;
+        // How the input of a tool is streamed changes no answer here.
+        tool.ignore("eager_input_streaming");
         tool.refuse_rest()?;
         let function = Json::Object(function);
         Ok(object([("type", Json::Str("function".into())), ("function", function)]))
@@ -81,6 +81,39 @@ pub(super) fn read<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<MessageToo
         deferred.clear();
     }
     Ok(MessageTools { definitions, deferred })
+}
+
+/// The schema of an input with examples of it, in JSON Schema's own word, so that the model sees them.
+fn with_examples<'a>(schema: Json<'a>, tool: &mut Members<'a, '_>) -> Result<Json<'a>, ApiError> {
+    const WORD: &str = "examples";
+    let path = *tool.path();
+    match (schema, tool.take("input_examples")) {
+        (Json::Object(mut members), Some(examples @ Json::Array(_))) => {
+            members.retain(|(name, _)| name != WORD);
+            members.push((WORD.into(), examples));
+            Ok(Json::Object(members))
+        }
+        (_, Some(other)) if !matches!(other, Json::Array(_)) => {
+            Err(JsonPath::Member(&path, "input_examples").mistyped("a list", &other))
+        }
+        // A schema that is no object is refused by its own name.
+        (schema, _) => Ok(schema),
+    }
+}
+
+/// Refuses a tool that the model itself may not call: nothing runs code here that could.
+fn check_callers(tool: &mut Members<'_, '_>) -> Result<(), ApiError> {
+    let path = *tool.path();
+    match tool.take("allowed_callers") {
+        None => Ok(()),
+        Some(Json::Array(callers)) if callers.iter().any(|it| it.as_str() == Some("direct")) => {
+            Ok(())
+        }
+        Some(_) => {
+            let path = JsonPath::Member(&path, "allowed_callers");
+            Err(path.unsupported("must have \"direct\": only the model calls tools here"))
+        }
+    }
 }
 
 /// The choice among tools.

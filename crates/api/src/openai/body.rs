@@ -4,7 +4,7 @@
 use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, OneOrMany, RawPrompt};
 use super::messages::ChatMessages;
-use crate::cache_control::{self, CACHE_CONTROL};
+use crate::cache_control::{self, CACHE_CONTROL, CacheOptions};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::object::client_object;
@@ -86,6 +86,7 @@ client_object! {
         pub nvext: Option<Extensions<'a>>,
         pub service_tier: Option<Text<'a>>,
         pub prompt_cache_key: Option<Text<'a>>,
+        pub prompt_cache_options: Option<CacheOptions<'a>>,
         pub cache_control: Option<Json<'a>>,
     }
 }
@@ -192,6 +193,9 @@ impl Body<'_> {
         }
         if let Some(extensions) = &self.nvext {
             extensions.settle(api, notes)?;
+        }
+        if let Some(options) = &self.prompt_cache_options {
+            options.settle(api, notes)?;
         }
         if let Some(wish) = self.cache_control.clone().filter(|wish| *wish != Json::Null) {
             cache_control::read_member(wish, JsonPath::Field(notes, CACHE_CONTROL))?;

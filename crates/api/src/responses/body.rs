@@ -1,5 +1,6 @@
 //! The JSON body of `POST /v1/responses` as it comes.
 
+use crate::cache_control::CacheOptions;
 use crate::json::{Json, Text};
 use crate::object::client_object;
 use crate::openai::body::Extensions;
@@ -46,6 +47,7 @@ client_object! {
         pub user: Option<Text<'a>>,
         pub safety_identifier: Option<Text<'a>>,
         pub prompt_cache_key: Option<Text<'a>>,
+        pub prompt_cache_options: Option<CacheOptions<'a>>,
         pub chat_template_kwargs: Option<Json<'a>>,
         pub cache_salt: Option<Text<'a>>,
         pub ignore_eos: Option<bool>,

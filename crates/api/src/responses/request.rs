@@ -75,6 +75,9 @@ pub fn parse<'a>(bytes: &'a [u8], notes: &FieldNotes) -> Result<ResponsesBody<'a
     if let Some(extensions) = &body.nvext {
         extensions.settle(api, notes)?;
     }
+    if let Some(options) = &body.prompt_cache_options {
+        options.settle(api, notes)?;
+    }
     for (name, is_there) in
         [("user", body.user.is_some()), ("safety_identifier", body.safety_identifier.is_some())]
     {
