@@ -123,6 +123,8 @@ async fn an_adapter_is_a_model_of_its_own(
     assert_eq!(answer(&completed(client, ADAPTER, &prompt, 8).await), (adapter, 192));
     assert_eq!(answer(&completed(client, MODEL, &prompt, 8).await), (base, 192));
 
+    an_adapter_answers_on_every_surface(client).await;
+
     let (done, log) = agent.operate(&["unload-adapter", ADAPTER]).await;
     assert!(done, "{log}");
     assert_eq!(agent.record().await.profile.adapters, Vec::<String>::new());
@@ -144,6 +146,71 @@ async fn an_adapter_is_a_model_of_its_own(
         client.post("/v1/completions", &completion_by(ADAPTER, &prompt, 8)).await.status,
         404
     );
+}
+
+/// Chats, responses and messages that name an adapter are answered by it, whole and streamed.
+async fn an_adapter_answers_on_every_surface(client: &Client) {
+    const QUESTION: &str = "Tell me about the ship that never came back to the harbour.";
+    let turns = json!([{"role": "user", "content": QUESTION}]);
+    let surfaces = [
+        ("/v1/chat/completions", json!({"max_tokens": 8, "messages": turns})),
+        ("/v1/responses", json!({"max_output_tokens": 8, "input": QUESTION, "store": false})),
+        ("/v1/messages", json!({"max_tokens": 8, "messages": turns})),
+    ];
+    let mut all = Vec::new();
+    for (path, body) in surfaces {
+        let mut body = body;
+        body["temperature"] = json!(0);
+        let mut ask = async |model: &str, streams: bool| {
+            body["model"] = json!(model);
+            body["stream"] = json!(streams);
+            let reply = client.post(path, &body).await;
+            let text = String::from_utf8_lossy(&reply.body).into_owned();
+            assert_eq!(reply.status, 200, "{path}: {text}");
+            text
+        };
+        let whole: Value = serde_json::from_str(&ask(ADAPTER, false).await).unwrap();
+        assert_eq!(whole["model"], ADAPTER, "{path}");
+        let said = said(&whole);
+        assert_eq!(said_in_pieces(&ask(ADAPTER, true).await), said.0, "{path}");
+        let by_model: Value = serde_json::from_str(&ask(MODEL, false).await).unwrap();
+        assert_ne!(said_by(&by_model), said.0, "{path}: the adapter has no part in it");
+        all.push(said);
+    }
+    assert!(all[0].1 > 8 && (1..=8).contains(&all[0].2), "{all:?}");
+    assert!(all.iter().all(|said| *said == all[0]), "{all:?}");
+    // Anthropic's clients have a list of their own.
+    let client = client.clone().with_header("anthropic-version", "2023-06-01");
+    let listed = client.get("/v1/models").await.json();
+    let listed = listed["data"].as_array().unwrap().iter();
+    assert!(listed.clone().any(|model| model["id"] == ADAPTER && model["type"] == "model"));
+}
+
+/// The text of an answer in any of the APIs, and the tokens of prompt and answer.
+fn said(answer: &Value) -> (String, u64, u64) {
+    let usage = &answer["usage"];
+    let sum = |names: &[&str]| names.iter().filter_map(|name| usage[name].as_u64()).sum();
+    // Messages count cached tokens apart.
+    let apart = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+    let asked = sum(&[&["prompt_tokens", "input_tokens"][..], &apart].concat());
+    (said_by(answer), asked, sum(&["completion_tokens", "output_tokens"]))
+}
+
+fn said_by(answer: &Value) -> String {
+    let places = ["/choices/0/message/content", "/output/0/content/0/text", "/content/0/text"];
+    let text = places.iter().find_map(|place| answer.pointer(place)?.as_str());
+    text.unwrap_or_else(|| panic!("no text in {answer}")).to_owned()
+}
+
+/// The text of an answer that came as events of any of the APIs.
+fn said_in_pieces(events: &str) -> String {
+    let data = events.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let piece = |event: Value| {
+        let places = ["/choices/0/delta/content", "/delta/text", "/delta"];
+        Some(places.iter().find_map(|place| event.pointer(place)?.as_str())?.to_owned())
+    };
+    events.filter_map(piece).collect()
 }
 
 /// What the proxy lists with a parent, once it is as wanted: name and parent.
