@@ -67,6 +67,16 @@ impl Staging {
         slots
     }
 
+    /// Takes free slots without a wait, `max` at most, as far as more than `spared` are free.
+    pub fn take_spare(self: &Arc<Self>, spared: usize, max: usize) -> Vec<StagedSlot> {
+        let spare = self.free().saturating_sub(spared).min(max);
+        let take = |_| {
+            self.room.try_acquire().ok()?.forget();
+            Some(self.pop())
+        };
+        (0..spare).map_while(take).collect()
+    }
+
     /// A free slot. The caller has a permit for it.
     fn pop(self: &Arc<Self>) -> StagedSlot {
         let slot = self.free.lock().pop().expect("a permit stands for a free slot");
@@ -141,6 +151,21 @@ mod tests {
         assert_eq!(waiting.await.iter().map(StagedSlot::id).collect::<Vec<_>>(), [freed]);
         drop(slots);
         assert_eq!(staging.free(), 3);
+    }
+
+    #[tokio::test]
+    async fn what_is_spared_is_for_those_who_wait() {
+        let staging = Staging::new(4 * 4096, 100).unwrap();
+        let spare = staging.take_spare(2, 9);
+        assert_eq!((spare.len(), staging.take_spare(2, 9).len()), (2, 0));
+        assert_eq!(staging.take_spare(0, 1).len(), 1);
+        let all = staging.take(2).await;
+        assert_eq!((all.len(), staging.take_spare(0, 9).len()), (2, 0));
+        let mut waiting = Box::pin(staging.take(9));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(spare);
+        let rest = staging.take_spare(0, 9);
+        assert_eq!((rest.len(), waiting.await.len()), (1, 1), "who waits is first");
     }
 
     #[tokio::test]

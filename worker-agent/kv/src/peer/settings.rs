@@ -13,6 +13,8 @@ pub struct PeerSettings {
     pub read_deadline: Duration,
     /// Longest silence of a peer that owes an answer. Default: 2 s.
     pub silence: Duration,
+    /// Time after which a connection without work is closed. Default: 30 s.
+    pub idle: Duration,
     /// Reads of each urgency that may wait. Others are refused. Default: 4096.
     pub queue_max: usize,
     /// Blocks that are leased together. Default: 256, at most
@@ -33,6 +35,7 @@ impl Default for PeerSettings {
             frame_bytes: 512 << 10,
             read_deadline: Duration::from_secs(2),
             silence: Duration::from_secs(2),
+            idle: Duration::from_secs(30),
             queue_max: 4096,
             batch_max: 256,
             batches_max: 8,

@@ -18,8 +18,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 const WINDOW_BYTES: usize = 4 << 20;
 /// Questions that one connection asks before they are answered.
 const WINDOW_FRAMES: usize = 64;
-/// Time after which a connection without work is closed.
-const IDLE: Duration = Duration::from_secs(30);
 /// Longest time for a connection to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -121,7 +119,7 @@ impl Stream {
                         Err(LinkError::Io(_)) => Ok(()),
                         Err(error) => Err(error),
                     },
-                    () = sleep(IDLE) => return Ok(()),
+                    () = sleep(self.common.settings.idle) => return Ok(()),
                 }
             }
             if was_idle {
