@@ -13,7 +13,7 @@ use stator_protos::worker::{GenerateInput, PrefillPeer, PrefillRequest, Sampling
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::MODEL;
+use stator_tests::stock::{BLOCK_SIZE, MODEL};
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -26,6 +26,8 @@ const PATIENT: &str = "--prefill-timeout-ms=60000";
 const INATTENTIVE: &str = "--prefill-silence-ms=60000";
 /// Tokens of an answer that is still on its way when its engine dies.
 const LONG: u32 = 600;
+/// Tokens of a prompt of many steps.
+const LONG_PROMPT: usize = 1900;
 /// Prompts that keep a prefill worker busy, one after the other.
 const BUSY: u32 = 4;
 
@@ -297,6 +299,43 @@ async fn a_prefill_worker_that_hangs_is_given_up(three: &mut Three) {
     assert_eq!(after, (before.0 + 1.0, before.1));
     signal(three.prefill.process.id(), "CONT");
     three.share_requests().await;
+}
+
+/// Blocks of a prompt are there before the rest of it is computed, and are of use if the prefill worker
+/// dies then: whole ones alone, and the tokens are those of one engine.
+#[tokio::test]
+async fn blocks_come_while_their_prompt_is_computed_and_outlast_a_prefill_worker() {
+    let home = tempfile::tempdir().unwrap();
+    let mut three = Three::begin(home.path()).await;
+    three.decode.process.kill().await;
+    three.decode = decode(&three.home, [PATIENT, INATTENTIVE]).await;
+    let early = "kv_blocks_early_total";
+    for seed in 500.. {
+        three.prefill.process.kill().await;
+        // A prompt takes more than a hundred steps.
+        let flags = ["--role=prefill", "--max-batched-tokens=16", "--max-running=4"];
+        three.prefill = Life::begin(home.path(), "prefill", &flags).await;
+        three.share_requests().await;
+        three.have_released_all().await;
+        let before = (work(&three.decode).await, three.prefills("itself_prefill_failed").await);
+        let had = three.decode.metric(early).await;
+        let (asked, expected) = three.ask(tokens(seed, LONG_PROMPT), 8).await;
+        soon("a block that comes early", async {
+            while three.decode.metric(early).await == had && !asked.is_finished() {}
+        })
+        .await;
+        three.prefill.process.kill().await;
+        assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
+        let (computed, fetched) = work(&three.decode).await;
+        let (computed, fetched) = (computed - before.0.0, fetched - before.0.1);
+        assert_eq!(computed + fetched * BLOCK_SIZE as f64, LONG_PROMPT as f64);
+        let has_failed = three.prefills("itself_prefill_failed").await > before.1;
+        // The machine may have been too fast, or too slow.
+        if has_failed && three.decode.metric(early).await > had {
+            assert!(fetched > 0.0 && computed > BLOCK_SIZE as f64, "{fetched} {computed}");
+            break;
+        }
+    }
 }
 
 #[tokio::test]

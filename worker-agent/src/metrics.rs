@@ -150,6 +150,8 @@ pub(crate) struct PairMetrics {
     pub(crate) prefills: Prefills,
     /// KV blocks that came from prefill workers.
     pub(crate) blocks_fetched: Counter,
+    /// Those among them that came before their prompt was computed.
+    pub(crate) blocks_early: Counter,
     /// KV blocks that were asked of them and did not come, or not as they should be.
     pub(crate) blocks_missed: Counter,
     /// KV blocks of them that were forged or damaged.
@@ -163,6 +165,8 @@ impl PairMetrics {
         self.prefills.register(registry);
         let help = "KV blocks that came from prefill workers";
         registry.register("kv_blocks_fetched", help, self.blocks_fetched.clone());
+        let help = "KV blocks that came from prefill workers while the prompt was still computed";
+        registry.register("kv_blocks_early", help, self.blocks_early.clone());
         let help =
             "KV blocks asked of prefill workers that did not come, or were damaged or foreign";
         registry.register("kv_blocks_missed", help, self.blocks_missed.clone());

@@ -478,10 +478,14 @@ async fn tier_news(tiers: Option<&WorkerTiers>) {
 }
 
 #[cfg(test)]
+mod fake_engine;
+#[cfg(test)]
 mod fetch_tests;
 #[cfg(test)]
 mod handover_tests;
 #[cfg(test)]
 mod kept_prompts_tests;
+#[cfg(test)]
+mod pushed_tests;
 #[cfg(test)]
 mod tests;

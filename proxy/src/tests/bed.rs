@@ -119,6 +119,7 @@ fn unprefilled(submit: &Submit) -> Output {
 impl Worker for Scripted {
     type DescribeStream = ReceiverStream<Result<AgentDescription, Status>>;
     type GenerateStream = ReceiverStream<Result<GenerateFrame, Status>>;
+    type PrefillStream = ReceiverStream<Result<PrefillResponse, Status>>;
     type SnapshotStream = ReceiverStream<Result<SnapshotChunk, Status>>;
 
     async fn describe(
@@ -156,7 +157,7 @@ impl Worker for Scripted {
     async fn prefill(
         &self,
         _: tonic::Request<PrefillRequest>,
-    ) -> Result<Response<PrefillResponse>, Status> {
+    ) -> Result<Response<Self::PrefillStream>, Status> {
         Err(Status::unimplemented("agents ask each other, and these do not"))
     }
 

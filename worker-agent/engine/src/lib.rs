@@ -81,8 +81,9 @@ pub trait SharedKv {
     /// it ends, until it is cancelled or the cache is reset.
     fn keep(&mut self, key: RequestKey);
 
-    /// Names of its blocks that are held, in order; none too where there was no room to keep them.
-    fn kept(&self, key: RequestKey) -> &[BlockName];
+    /// Number of its leading whole blocks that are computed and held, while it runs and when it has
+    /// ended; 0 too where there was no room to keep them.
+    fn kept(&self, key: RequestKey) -> usize;
 
     /// The KV of one of these blocks, counted from the prompt's start.
     fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]>;

@@ -21,13 +21,16 @@ use stator_protos::worker::Sampling;
 pub(crate) struct Cargo(pub(crate) Vec<(BlockName, Vec<u8>)>);
 
 impl Cargo {
-    /// Copies of blocks that an engine keeps of a prompt.
-    pub(crate) fn of(kv: &dyn SharedKv, key: RequestKey, blocks: std::ops::Range<usize>) -> Self {
-        let block = |block: usize| {
-            let name = *kv.kept(key).get(block)?;
-            Some((name, kv.export(key, block)?.to_vec()))
-        };
-        Self(blocks.map_while(block).collect())
+    /// Copies of the blocks of these names that an engine has of a prompt, from place `first` on.
+    pub(crate) fn of(
+        kv: &dyn SharedKv,
+        key: RequestKey,
+        first: usize,
+        names: &[BlockName],
+    ) -> Self {
+        let block =
+            |(place, name): (usize, &BlockName)| Some((*name, kv.export(key, place)?.to_vec()));
+        Self((first..).zip(names).map_while(block).collect())
     }
 }
 

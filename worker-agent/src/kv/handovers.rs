@@ -1,13 +1,13 @@
-//! The prefill side of the transfer: each prompt that is kept for another agent is lent to the one
-//! reader that has its ticket, and given up when that reader goes.
+//! The prefill side of the transfer: each prompt that is computed for another agent is lent to the one
+//! reader that has its ticket, from the order on, and given up when that reader goes.
 
 use super::offer::HandoverTicket;
+use super::pushed::{ExportedBlock, PushedBlocks};
 use super::transfer_room::TransferRoom;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_engine::RequestKey;
-use stator_kv::Checksum;
 use stator_kv::staging::StagedSlot;
 use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock};
 use stator_protos::name::BlockName;
@@ -31,19 +31,26 @@ pub(crate) enum KeptOrder {
 pub(crate) struct BlockExport {
     /// The prompt.
     pub(crate) key: RequestKey,
-    /// The blocks, which follow one another in the prompt.
+    /// Place of the first block in the prompt.
+    pub(crate) first: usize,
+    /// The blocks, which follow one another.
     pub(crate) names: Vec<BlockName>,
     /// Room for the leading blocks.
     pub(crate) slots: Vec<StagedSlot>,
-    /// The leading blocks; none where the prompt is kept no longer.
+    /// The leading blocks, as far as the engine has them.
     pub(crate) answer: oneshot::Sender<Vec<ExportedBlock>>,
 }
 
-/// A block outside the engine.
-#[derive(Debug)]
-pub(crate) struct ExportedBlock {
-    pub(crate) slot: StagedSlot,
-    pub(crate) checksum: Checksum,
+/// A prompt that is lent, as its driver and its reader know it. Clones share what is pushed.
+#[derive(Clone, Debug)]
+pub(crate) struct LentPrompt {
+    pub(crate) key: RequestKey,
+    /// Its blocks.
+    pub(crate) names: Arc<[BlockName]>,
+    /// Copies that the driver made before anybody asked.
+    pub(crate) pushed: PushedBlocks,
+    /// Orders to the driver.
+    pub(crate) orders: mpsc::Sender<KeptOrder>,
 }
 
 /// Prompts that wait for their readers, of all workers of an agent.
@@ -58,19 +65,19 @@ pub(crate) struct Handovers {
 #[derive(Debug)]
 struct WaitingPrompt {
     key: FleetKey,
-    prompt: RequestKey,
-    orders: mpsc::Sender<KeptOrder>,
+    prompt: LentPrompt,
     /// The lender that all connections of the reader share, while there are any.
     lender: Weak<PromptLender>,
     /// Whether the reader has come. A prompt is read once.
     has_reader: Arc<AtomicBool>,
 }
 
-/// A prompt that can be read. Dropping it ends that.
+/// A prompt that can be read. Dropping it ends that, and frees what was pushed.
 #[derive(Debug)]
 pub(crate) struct OpenHandover {
     handovers: Arc<Handovers>,
     handle: [u8; 16],
+    pushed: PushedBlocks,
 }
 
 impl Handovers {
@@ -84,18 +91,18 @@ impl Handovers {
         self.prompts.lock().contains_key(&handle)
     }
 
-    /// Lets whoever has the ticket read a prompt, whose driver takes these orders.
+    /// Lets whoever has the ticket read a prompt.
     pub(crate) fn open(
         self: &Arc<Self>,
         ticket: &HandoverTicket,
-        prompt: RequestKey,
-        orders: mpsc::Sender<KeptOrder>,
+        prompt: LentPrompt,
     ) -> OpenHandover {
         let key = ticket.reader(&self.room.key).key;
         let (lender, has_reader) = Default::default();
-        let waiting = WaitingPrompt { key, prompt, orders, lender, has_reader };
+        let pushed = prompt.pushed.clone();
+        let waiting = WaitingPrompt { key, prompt, lender, has_reader };
         self.prompts.lock().insert(ticket.handle, waiting);
-        OpenHandover { handovers: self.clone(), handle: ticket.handle }
+        OpenHandover { handovers: self.clone(), handle: ticket.handle, pushed }
     }
 
     /// The store of the reader of this number, if a prompt waits for it or is being read by it.
@@ -107,9 +114,8 @@ impl Handovers {
             None if waiting.has_reader.load(Relaxed) => return None,
             None => {
                 let lender = Arc::new(PromptLender {
-                    prompt: waiting.prompt,
+                    prompt: waiting.prompt.clone(),
                     room: self.room.clone(),
-                    orders: waiting.orders.clone(),
                     lent: Arc::default(),
                     has_reader: waiting.has_reader.clone(),
                 });
@@ -130,15 +136,36 @@ impl Handovers {
 impl Drop for OpenHandover {
     fn drop(&mut self) {
         self.handovers.prompts.lock().remove(&self.handle);
+        self.pushed.close();
+    }
+}
+
+impl LentPrompt {
+    /// Leading ones of some blocks that follow one another: what was pushed, or else what the engine has.
+    async fn export(&self, names: &[BlockName], room: &TransferRoom) -> Vec<ExportedBlock> {
+        let first = self.names.iter().position(|name| Some(name) == names.first());
+        let Some(first) = first else { return Vec::new() };
+        let own = self.names[first..].iter().take(room.batch_max());
+        let named = own.zip(names).take_while(|(own, asked)| own == asked).count();
+        let pushed = self.pushed.take(first, named);
+        if !pushed.is_empty() {
+            return pushed;
+        }
+        let slots = room.memory.take(named).await;
+        let (answer, answered) = oneshot::channel();
+        let names = names[..slots.len().min(named)].to_vec();
+        let export = BlockExport { key: self.key, first, names, slots, answer };
+        // A driver that has ended keeps nothing.
+        let _ = self.orders.send(KeptOrder::Export(export)).await;
+        answered.await.unwrap_or_default()
     }
 }
 
 /// Lends the blocks of one prompt. Dropping it, with the last connection and lease of the reader, gives
 /// the prompt up.
 struct PromptLender {
-    prompt: RequestKey,
+    prompt: LentPrompt,
     room: TransferRoom,
-    orders: mpsc::Sender<KeptOrder>,
     /// By loan.
     lent: Arc<Mutex<FxHashMap<u64, Vec<ExportedBlock>>>>,
     has_reader: Arc<AtomicBool>,
@@ -149,17 +176,10 @@ impl Lender for PromptLender {
         self.has_reader.store(true, Relaxed);
     }
 
-    fn lend(&self, loan: u64, mut names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
-        names.truncate(self.room.batch_max());
-        let (key, memory) = (self.prompt, self.room.memory.clone());
-        let (orders, lent) = (self.orders.clone(), self.lent.clone());
+    fn lend(&self, loan: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+        let (prompt, room, lent) = (self.prompt.clone(), self.room.clone(), self.lent.clone());
         Box::pin(async move {
-            let slots = memory.take(names.len()).await;
-            let (answer, answered) = oneshot::channel();
-            let export = BlockExport { key, names, slots, answer };
-            // A driver that has ended keeps nothing.
-            let _ = orders.send(KeptOrder::Export(export)).await;
-            let exported = answered.await.unwrap_or_default();
+            let exported = prompt.export(&names, &room).await;
             let block = |block: &ExportedBlock| LentBlock {
                 slot: block.slot.id(),
                 checksum: block.checksum,
@@ -177,7 +197,7 @@ impl Lender for PromptLender {
 
 impl fmt::Debug for PromptLender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PromptLender").field("prompt", &self.prompt).finish_non_exhaustive()
+        f.debug_struct("PromptLender").field("prompt", &self.prompt.key).finish_non_exhaustive()
     }
 }
 
@@ -185,7 +205,7 @@ impl Drop for PromptLender {
     fn drop(&mut self) {
         // Where the driver has too many orders, the prompt's own lease ends it.
         if self.has_reader.load(Relaxed) {
-            let _ = self.orders.try_send(KeptOrder::GiveUp(self.prompt));
+            let _ = self.prompt.orders.try_send(KeptOrder::GiveUp(self.prompt.key));
         }
     }
 }

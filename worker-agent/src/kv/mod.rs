@@ -5,10 +5,12 @@
 //! 1. Decode checks that the KV there is of its own form ([`offer`]) and trusted. It draws a ticket, and
 //!    asks the prefill worker to compute the prompt and to keep its blocks for whoever has the ticket
 //!    ([`fetch`]).
-//! 2. The prefill worker computes the prompt and keeps its blocks ([`kept_prompts`]).
-//! 3. Decode reads the blocks that it lacks by the transfer, batch by batch ([`prompt_reader`],
-//!    [`stator_kv::transfer`]). For each batch the prefill agent copies blocks out of its engine into
-//!    host memory and lends them from there ([`handovers`], [`lending`]).
+//! 2. The prefill worker computes the prompt, chunk by chunk, and keeps its blocks ([`kept_prompts`]).
+//!    After each chunk its driver copies the blocks that decode lacks out of the engine into host
+//!    memory, as far as there is room ([`pushed`]), and tells decode how many there are.
+//! 3. Decode reads them at once by the transfer, batch by batch, while the next chunk is computed
+//!    ([`prompt_reader`], [`stator_kv::transfer`]). The prefill agent lends them from host memory
+//!    ([`handovers`], [`lending`]); blocks for which there was no room are copied when they are asked for.
 //! 4. Decode's driver imports each batch as it comes ([`fetch`]). Its engine computes whatever did not
 //!    come.
 //!
@@ -24,5 +26,6 @@ pub(crate) mod pages;
 pub(crate) mod peers;
 pub(crate) mod prompt_pins;
 pub(crate) mod prompt_reader;
+pub(crate) mod pushed;
 pub(crate) mod tiers;
 pub(crate) mod transfer_room;

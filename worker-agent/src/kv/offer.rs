@@ -23,6 +23,9 @@ pub(crate) struct KeepOrder {
     pub(crate) ticket: HandoverTicket,
     /// Time from the order on after which the decode worker wants the prompt no more, in milliseconds.
     pub(crate) within_ms: Option<u64>,
+    /// Place of the first block that the decode worker lacks, if it reads blocks from there on while the
+    /// prompt is still computed.
+    pub(crate) push_from: Option<usize>,
 }
 
 /// A prefill worker's answer about a kept prompt.
@@ -91,15 +94,17 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_its_way_as_json() {
-        let order = KeepOrder { ticket: HandoverTicket::draw(), within_ms: Some(30_000) };
+        let ticket = HandoverTicket::draw();
+        let order = KeepOrder { ticket, within_ms: Some(30_000), push_from: Some(7) };
         let json = serde_json::to_string(&order).unwrap();
-        assert_eq!(json.len(), "{\"ticket\":\"\",\"within_ms\":30000}".len() + 96);
+        let further = ",\"within_ms\":30000,\"push_from\":7";
+        assert_eq!(json.len(), "{\"ticket\":\"\"}".len() + 96 + further.len());
         let read: KeepOrder = serde_json::from_str(&json).unwrap();
-        assert_eq!((read.ticket, read.within_ms), (order.ticket, order.within_ms));
-        // Older agents name no time.
-        let json = json.replace(",\"within_ms\":30000", "");
+        assert_eq!((read.ticket, read.within_ms, read.push_from), (ticket, Some(30_000), Some(7)));
+        // Older agents name no time, and read nothing before the prompt's end.
+        let json = json.replace(further, "");
         let read: KeepOrder = serde_json::from_str(&json).unwrap();
-        assert_eq!((read.ticket, read.within_ms), (order.ticket, None));
+        assert_eq!((read.ticket, read.within_ms, read.push_from), (ticket, None, None));
         for wrong in [json.replace("\"}", "0\"}"), json.replace("\"}", "00\"}"), "{}".into()] {
             assert!(serde_json::from_str::<KeepOrder>(&wrong).is_err(), "{wrong}");
         }

@@ -92,6 +92,8 @@ impl PromptReader {
             streams: if bytes > ONE_STREAM_BYTES { 2 } else { 1 },
             read_deadline: limits.deadline,
             silence: limits.silence,
+            // The holder gives the prompt up when the last connection is closed.
+            idle: limits.deadline,
             queue_max: room.batch_max(),
             batch_max: room.batch_max(),
             peers_max: 1,

@@ -2,7 +2,7 @@
 
 use stator_engine::transfer::KvForm;
 use stator_kv::BlockForm;
-use stator_kv::staging::Staging;
+use stator_kv::staging::{StagedSlot, Staging};
 use stator_kv::transfer::FleetKey;
 use stator_kv::transfer::wire::NAMES_MAX;
 use std::io;
@@ -37,6 +37,12 @@ impl TransferRoom {
         let fingerprint = *hasher.finalize().as_bytes();
         let form = BlockForm { fingerprint, block_bytes: form.block_bytes.max(1) };
         Ok(Self { memory: Staging::new(bytes, form.block_bytes)?, form, key })
+    }
+
+    /// Slots for blocks that nobody has asked for yet, `max` at most. They take half of the memory at
+    /// most: the other half is for prompts whose readers wait.
+    pub(crate) fn spare(&self, max: usize) -> Vec<StagedSlot> {
+        self.memory.take_spare(self.memory.arena().slots().div_ceil(2) as usize, max)
     }
 
     /// Blocks that are moved at once, at most.

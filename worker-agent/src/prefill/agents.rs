@@ -141,8 +141,9 @@ impl PrefillAgents {
         self.shunned.lock().get(endpoint).is_some_and(|until| *until > Instant::now())
     }
 
-    /// Has a peer's engine compute a prompt, and returns the answer. The peer learns its deadline:
-    /// it ends the prefill by then, even if it does not hear that nobody waits any more.
+    /// Has a peer's engine compute a prompt, and returns the answer. Until then `ready` hears how many
+    /// leading blocks can be read already. The peer learns its deadline: it ends the prefill by then,
+    /// even if it does not hear that nobody waits any more.
     ///
     /// # Errors
     ///
@@ -157,14 +158,23 @@ impl PrefillAgents {
         submit: Submit,
         told: Option<&RawValue>,
         within: Duration,
+        ready: impl Fn(usize),
     ) -> Result<PrefillResult, String> {
         let mut client = WorkerClient::new(self.channel(&peer.endpoint)?);
         let handover_json = told.map_or_else(String::new, |json| json.get().to_owned());
         let mut request = Request::new(PrefillRequest { submit: Some(submit), handover_json });
         // Who waits here hangs up first, and knows why.
         request.set_timeout(within + MARGIN);
-        let answered = client.prefill(request).await;
-        let answer = answered.map_err(|status| status.to_string())?.into_inner();
+        let said = client.prefill(request).await;
+        let mut messages = said.map_err(|status| status.to_string())?.into_inner();
+        let answer = loop {
+            let message = messages.message().await.map_err(|status| status.to_string())?;
+            let message = message.ok_or("the call ended without an answer")?;
+            match message.ready_blocks {
+                0 => break message,
+                blocks => ready(blocks as usize),
+            }
+        };
         let handover = Some(answer.handover_json).filter(|json| !json.is_empty());
         let handover =
             handover.map(|json| metadata::handover("handover_json", json)).transpose()?;
@@ -288,7 +298,7 @@ pub(crate) mod tests {
         let peer = AdmittedWorker(PrefillWorker { endpoint, worker, handover });
         let within = Duration::from_secs(7);
         let error = prefill_agents(RegisteredAgents::default())
-            .prefill(&peer, Submit::default(), None, within)
+            .prefill(&peer, Submit::default(), None, within, |_| ())
             .await;
         let error = error.err().unwrap();
         assert!(error.contains("it computes nothing"), "{error}");

@@ -186,7 +186,7 @@ impl Agent {
     }
 
     /// Has a worker compute a prompt for another agent's.
-    async fn prefill(&self, asked: PrefillRequest) -> Result<PrefillResult, (ErrorKind, String)> {
+    async fn prefill(&self, asked: PrefillRequest) -> Result<PendingPrefill, (ErrorKind, String)> {
         let invalid = |message: String| (ErrorKind::Invalid, message);
         let submit = asked.submit.ok_or_else(|| invalid("submit: it is missing".into()))?;
         let ticket = self.in_flight.enter();
@@ -199,14 +199,11 @@ impl Agent {
         let handover = handover.map_err(invalid)?;
         let rules = self.setup.rules.clone().make(request.sampling.clone());
         request.rules = rules.await.map_err(invalid)?;
-        let (answer, answered) = oneshot::channel();
-        let mut asked =
-            PendingPrefill { commands: &self.workers[place].commands, key: Some(request.key) };
-        let order = PrefillOrder { request, metadata, handover, answer, ticket };
+        let ((ready, ready_blocks), (answer, answered)) = (watch::channel(0), oneshot::channel());
+        let (commands, key) = (self.workers[place].commands.clone(), Some(request.key));
+        let order = PrefillOrder { request, metadata, handover, ready, answer, ticket };
         self.workers[place].command(Command::Prefill(order))?;
-        let done = answered.await;
-        asked.key = None;
-        done.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
+        Ok(PendingPrefill { commands, key, ready_blocks, answered })
     }
 
     fn place(&self, worker_id: u64, rank: u32) -> Result<usize, (ErrorKind, String)> {
@@ -276,12 +273,52 @@ impl Agent {
 }
 
 /// A prompt that was asked for. Dropping it before its answer cancels it.
-struct PendingPrefill<'a> {
-    commands: &'a mpsc::Sender<Command>,
+struct PendingPrefill {
+    commands: mpsc::Sender<Command>,
+    /// None once it is answered.
     key: Option<RequestKey>,
+    ready_blocks: watch::Receiver<usize>,
+    answered: oneshot::Receiver<Result<PrefillResult, (ErrorKind, String)>>,
 }
 
-impl Drop for PendingPrefill<'_> {
+impl PendingPrefill {
+    /// The next message to the caller; none behind the answer.
+    async fn next(&mut self) -> Result<Option<PrefillResponse>, Status> {
+        if self.key.is_none() {
+            return Ok(None);
+        }
+        let done = tokio::select! {
+            biased;
+            done = &mut self.answered => done,
+            // A worker that says nothing before its answer has dropped the sender.
+            Ok(()) = self.ready_blocks.changed() => {
+                let ready_blocks = *self.ready_blocks.borrow_and_update() as u32;
+                return Ok(Some(PrefillResponse { ready_blocks, ..PrefillResponse::default() }));
+            }
+        };
+        self.key = None;
+        let ended = |_| Err((ErrorKind::Internal, "the worker has ended".into()));
+        let PrefillResult { handover, cached_tokens, first } =
+            done.unwrap_or_else(ended).map_err(refusal)?;
+        let handover_json = handover.map_or_else(String::new, |json| Box::<str>::from(json).into());
+        let first = first.map(translate::first_output);
+        Ok(Some(PrefillResponse { handover_json, cached_tokens, first, ready_blocks: 0 }))
+    }
+}
+
+/// The status of a prompt that is not computed.
+fn refusal(refused: (ErrorKind, String)) -> Status {
+    let (kind, message) = refused;
+    match kind {
+        ErrorKind::Invalid => Status::invalid_argument(message),
+        ErrorKind::Overloaded => Status::resource_exhausted(message),
+        ErrorKind::UnknownWorker => Status::not_found(message),
+        ErrorKind::Draining | ErrorKind::Unprefilled => Status::unavailable(message),
+        ErrorKind::Internal | ErrorKind::Unspecified => Status::internal(message),
+    }
+}
+
+impl Drop for PendingPrefill {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             // Where there is no room for it, whoever has computed the prompt finds nobody to tell.
@@ -327,12 +364,16 @@ fn description(record: &AgentRecord) -> Result<AgentDescription, Status> {
     Ok(AgentDescription { agent_id, version, record_json })
 }
 
+/// Messages about a prompt, the last of which is its answer.
+type PrefillMessages = Pin<Box<dyn Stream<Item = Result<PrefillResponse, Status>> + Send>>;
+
 type Chunks = tokio_stream::Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
 
 #[tonic::async_trait]
 impl Worker for Service {
     type DescribeStream = Descriptions;
     type GenerateStream = Frames;
+    type PrefillStream = PrefillMessages;
     type SnapshotStream = Chunks;
 
     async fn describe(
@@ -360,18 +401,14 @@ impl Worker for Service {
     async fn prefill(
         &self,
         request: Request<PrefillRequest>,
-    ) -> Result<Response<PrefillResponse>, Status> {
-        let PrefillResult { handover, cached_tokens, first } =
-            self.0.prefill(request.into_inner()).await.map_err(|(kind, message)| match kind {
-                ErrorKind::Invalid => Status::invalid_argument(message),
-                ErrorKind::Overloaded => Status::resource_exhausted(message),
-                ErrorKind::UnknownWorker => Status::not_found(message),
-                ErrorKind::Draining | ErrorKind::Unprefilled => Status::unavailable(message),
-                ErrorKind::Internal | ErrorKind::Unspecified => Status::internal(message),
-            })?;
-        let handover_json = handover.map_or_else(String::new, |json| Box::<str>::from(json).into());
-        let first = first.map(translate::first_output);
-        Ok(Response::new(PrefillResponse { handover_json, cached_tokens, first }))
+    ) -> Result<Response<PrefillMessages>, Status> {
+        let mut pending = self.0.prefill(request.into_inner()).await.map_err(refusal)?;
+        // Before the response begins: until then the caller's deadline ends the call.
+        let first = pending.next().await?;
+        let rest = stream::try_unfold(pending, |mut pending| async move {
+            Ok(pending.next().await?.map(|message| (message, pending)))
+        });
+        Ok(Response::new(Box::pin(stream::iter(first.map(Ok)).chain(rest))))
     }
 
     async fn generate(

@@ -217,8 +217,8 @@ impl Job<'_> {
         told: Option<&RawValue>,
     ) -> Result<PrefillResult, PrefillMiss> {
         let prompt = self.prompt(progress, peer.peer(), self.is_wanted(progress, first));
-        let asked =
-            self.rank.prefill_agents.prefill(peer, prompt, told, self.rank.prefill_timeout).await;
+        let (agents, within) = (&self.rank.prefill_agents, self.rank.prefill_timeout);
+        let asked = agents.prefill(peer, prompt, told, within, |_| ()).await;
         asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
     }
 

@@ -148,7 +148,7 @@ impl Rank {
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
     pub(crate) async fn prefill(&self, order: PrefillOrder, sink: Arc<LifeSink>) {
-        let PrefillOrder { request, metadata, handover, mut answer, ticket } = order;
+        let PrefillOrder { request, metadata, handover, mut answer, ticket, .. } = order;
         let prefilled = self.prefilled(&request, &metadata, handover);
         let read_ahead = self.read_ahead(&request, &metadata, sink);
         let done = tokio::select! {

@@ -11,7 +11,7 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::worker::ErrorKind;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// A command to a driver.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(crate) struct PrefillOrder {
     pub(crate) metadata: RequestMetadata,
     /// The connector's parameters for both engines, if they work at once.
     pub(crate) handover: Option<Box<RawValue>>,
+    /// Leading blocks that can be read already, while the prompt is computed.
+    pub(crate) ready: watch::Sender<usize>,
     /// Channel for the answer.
     pub(crate) answer: oneshot::Sender<Result<PrefillResult, (ErrorKind, String)>>,
     /// Counts it among what runs until it ends.

@@ -1,4 +1,5 @@
-use super::tests::{Harness, PAIRED, room};
+use super::fake_engine::PAIRED;
+use super::tests::{Harness, room};
 use super::*;
 use crate::config::KvTrust;
 use crate::kv::offer::{HandoverTicket, KeepOrder, KvOffer};
@@ -10,7 +11,7 @@ use crate::prefill::registered::{Listing, RegisteredAgents};
 use crate::request_plane::metadata::{PrefillWorker, RequestMetadata};
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use futures::stream::{self, Empty};
+use futures::stream::{self, Empty, Stream};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
@@ -26,9 +27,11 @@ use stator_protos::worker::{
     ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk, SnapshotRequest,
 };
 use stator_protos::{WorkerId, WorkerRank};
+use std::pin::Pin;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 
@@ -114,10 +117,15 @@ impl Lender for Script {
     fn release(&self, _: u64) {}
 }
 
+/// A message about a prompt.
+type Said = Result<PrefillResponse, Refused>;
+
 /// An agent that prefills as it is told to, and tells what it is asked for.
 struct Scripted {
-    /// Nothing where it never answers.
+    /// Its answer, once the prompt is computed; `None` where the test says more.
     kept: Option<&'static str>,
+    /// What the test says.
+    says: Mutex<Option<mpsc::Receiver<Said>>>,
     transfer: Arc<Transfer>,
     /// The name that it gives itself.
     agent_id: &'static str,
@@ -130,6 +138,7 @@ struct Scripted {
 impl Worker for Scripted {
     type DescribeStream = stream::Iter<std::array::IntoIter<Result<AgentDescription, Refused>, 1>>;
     type GenerateStream = Empty<Result<GenerateFrame, Refused>>;
+    type PrefillStream = Pin<Box<dyn Stream<Item = Said> + Send>>;
     type SnapshotStream = Empty<Result<SnapshotChunk, Refused>>;
 
     async fn describe(
@@ -166,15 +175,23 @@ impl Worker for Scripted {
     async fn prefill(
         &self,
         asked: Asked<PrefillRequest>,
-    ) -> Result<Response<PrefillResponse>, Refused> {
+    ) -> Result<Response<Self::PrefillStream>, Refused> {
         let asked = asked.into_inner();
         let order: KeepOrder = serde_json::from_str(&asked.handover_json).unwrap();
         *self.transfer.ticket.lock() = Some(order.ticket);
         self.prefills.try_send(asked).unwrap();
-        let Some(kept) = self.kept else { return std::future::pending().await };
-        let handover_json = kept.into();
-        Ok(Response::new(PrefillResponse { handover_json, cached_tokens: 3, first: None }))
+        let Some(kept) = self.kept else {
+            let says = self.says.lock().take().expect("a test asks once");
+            return Ok(Response::new(Box::pin(ReceiverStream::new(says))));
+        };
+        Ok(Response::new(Box::pin(stream::iter([Ok(computed(kept))]))))
     }
+}
+
+/// The answer about a prompt that is kept as this says.
+fn computed(kept: &str) -> PrefillResponse {
+    let handover_json = kept.into();
+    PrefillResponse { handover_json, cached_tokens: 3, ..PrefillResponse::default() }
 }
 
 /// A driver, and an agent that computes prompts for it.
@@ -182,6 +199,8 @@ struct Pair {
     harness: Harness,
     peer: PrefillWorker,
     prefills: mpsc::Receiver<PrefillRequest>,
+    /// What the agent says of a prompt, where it has no answer of its own.
+    say: mpsc::Sender<Said>,
     /// Names that the transfer was asked for; none for each connection.
     asks: mpsc::Receiver<Vec<BlockName>>,
     registry: Registry,
@@ -211,8 +230,10 @@ impl Pair {
         (0..2).for_each(|block| arena.write(SlotId(block), &[block as u8]));
         let transfer =
             Arc::new(Transfer { arena, conduct, ticket: Mutex::default(), asks: wanted });
+        let (say, says) = mpsc::channel(4);
         let scripted = Scripted {
             kept,
+            says: Mutex::new(Some(says)),
             transfer: transfer.clone(),
             agent_id,
             handover: handover.clone(),
@@ -244,7 +265,7 @@ impl Pair {
         let handover = RawValue::from_string(handover).unwrap();
         let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
         let peer = PrefillWorker { endpoint, worker, handover };
-        Self { harness, peer, prefills, asks, registry, listing, _server: server }
+        Self { harness, peer, prefills, say, asks, registry, listing, _server: server }
     }
 
     /// Sends a request whose prompt the other is to compute.
@@ -266,11 +287,29 @@ impl Pair {
 
     #[track_caller]
     fn counted(&self, lines: &[&str]) {
+        for line in lines {
+            assert!(self.has_counted(line), "no {line} in\n{}", self.counters());
+        }
+    }
+
+    fn has_counted(&self, line: &str) -> bool {
+        self.counters().contains(&format!("stator_agent_{line}\n"))
+    }
+
+    fn counters(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        for line in lines {
-            assert!(text.contains(&format!("stator_agent_{line}\n")), "no {line} in\n{text}");
-        }
+        text
+    }
+
+    /// Waits until a block has come before its prompt was computed.
+    async fn has_an_early_block(&self) {
+        let early = async {
+            while !self.has_counted("kv_blocks_early_total 1") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, early).await.expect("the block comes");
     }
 }
 
@@ -290,6 +329,47 @@ async fn kv_that_comes_whole_is_taken_in_and_told_with_its_way() {
         }
         let by = "prefills_total{by=\"prefill_worker\"} 1";
         pair.counted(&[by, "kv_blocks_fetched_total 2", "kv_blocks_missed_total 0"]);
+    }
+}
+
+#[tokio::test]
+async fn blocks_come_while_their_prompt_is_computed() {
+    let mut pair = Pair::start(None, WHOLE).await;
+    pair.submit(7).await;
+    let order = pair.prefills.recv().await.unwrap().handover_json;
+    let order: KeepOrder = serde_json::from_str(&order).unwrap();
+    assert_eq!(order.push_from, Some(0));
+    let ready = PrefillResponse { ready_blocks: 1, ..PrefillResponse::default() };
+    pair.say.send(Ok(ready)).await.unwrap();
+    assert_eq!(pair.asks.recv().await.unwrap(), [], "a reader comes");
+    assert_eq!(pair.asks.recv().await.unwrap(), [BlockName(0)]);
+    pair.has_an_early_block().await;
+    pair.say.send(Ok(computed("{\"blocks\":2}"))).await.unwrap();
+    assert_eq!(pair.asks.recv().await.unwrap(), [BlockName(1)]);
+    let first = pair.first(7).await;
+    assert!(first.transfer_us > 0 && !first.prefill_failed, "{first:?}");
+    let by = "prefills_total{by=\"prefill_worker\"} 1";
+    pair.counted(&[by, "kv_blocks_fetched_total 2", "kv_blocks_early_total 1"]);
+}
+
+#[tokio::test]
+async fn a_prompt_whose_agent_fails_in_the_middle_is_computed_here_from_there_on() {
+    for conduct in [WHOLE, Conduct::Damages] {
+        let mut pair = Pair::start(None, conduct).await;
+        pair.submit(7).await;
+        let ready_blocks = if conduct == WHOLE { 1 } else { 2 };
+        let ready = PrefillResponse { ready_blocks, ..PrefillResponse::default() };
+        pair.say.send(Ok(ready)).await.unwrap();
+        while pair.asks.recv().await.unwrap().is_empty() {}
+        if conduct == WHOLE {
+            pair.has_an_early_block().await;
+            pair.say.send(Err(Refused::unavailable("it dies"))).await.unwrap();
+        }
+        let first = pair.first(7).await;
+        assert!(first.prefill_failed && first.token_ids == [1], "{conduct:?}: {first:?}");
+        let forged = format!("kv_blocks_forged_total {}", u8::from(conduct != WHOLE));
+        let by = "prefills_total{by=\"itself_prefill_failed\"} 1";
+        pair.counted(&[by, "kv_blocks_fetched_total 1", "kv_blocks_missed_total 1", &forged]);
     }
 }
 

@@ -1,38 +1,26 @@
-use super::tests::Harness;
+use super::fake_engine::PAIRED;
+use super::tests::{Harness, PrefillAnswer};
 use super::*;
 use crate::kv::offer::{HandoverTicket, KeepOrder};
-use crate::request_plane::metadata::RequestMetadata;
-use serde_json::value::to_raw_value;
 use stator_dialect::Operation;
 use stator_kv::transfer::{LendingStore, LentBlock};
 use stator_protos::name::BlockName;
-use tokio::sync::oneshot;
-
-type Answer = oneshot::Receiver<Result<PrefillResult, (ErrorKind, String)>>;
 
 impl Harness {
     /// Asks for a prompt, to be kept for whoever has the ticket.
-    async fn prompt(&self, id: u64, ticket: HandoverTicket) -> Answer {
+    async fn prompt(&self, id: u64, ticket: HandoverTicket) -> PrefillAnswer {
         self.prompt_within(id, ticket, None).await
     }
 
     /// As [`Harness::prompt`], by a decode worker that waits for so long.
-    async fn prompt_within(&self, id: u64, ticket: HandoverTicket, ms: Option<u64>) -> Answer {
-        let submit = worker::Submit {
-            token_ids: vec![1],
-            sampling: Some(worker::Sampling { max_tokens: 1, ..worker::Sampling::default() }),
-            ..worker::Submit::default()
-        };
-        let (answer, answered) = oneshot::channel();
-        let order = PrefillOrder {
-            request: translate::request(submit, RequestKey(id)).unwrap(),
-            metadata: RequestMetadata::default(),
-            handover: Some(to_raw_value(&KeepOrder { ticket, within_ms: ms }).unwrap()),
-            answer,
-            ticket: self.in_flight.enter(),
-        };
-        self.commands.send(Command::Prefill(order)).await.unwrap();
-        answered
+    async fn prompt_within(
+        &self,
+        id: u64,
+        ticket: HandoverTicket,
+        within_ms: Option<u64>,
+    ) -> PrefillAnswer {
+        let order = KeepOrder { ticket, within_ms, push_from: None };
+        self.prefill(id, PAIRED, &order).await.1
     }
 
     /// The store that a reader with this ticket reads from.

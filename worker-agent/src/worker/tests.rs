@@ -1,7 +1,9 @@
+use super::fake_engine::{Fake, POISON};
 use super::*;
 use crate::config::KvTrust;
 use crate::events::queue::{Message, Queue};
 use crate::kv::handovers::Handovers;
+use crate::kv::offer::KeepOrder;
 use crate::kv::transfer_room::TransferRoom;
 use crate::metrics::PairMetrics;
 use crate::prefill::agents::tests::prefill_agents;
@@ -9,151 +11,16 @@ use crate::prefill::registered::RegisteredAgents;
 use crate::request_plane::in_flight::InFlight;
 use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::outbox::{Outbox, Route};
-use stator_engine::Refusal;
-use stator_engine::transfer::{ArrivedBlocks, KvForm};
-use stator_engine::{Finish, FinishReason, Output, Reusable, SharedKv};
-use stator_pins::{Now, PinOutcome};
+use serde_json::value::to_raw_value;
+use stator_engine::transfer::KvForm;
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
+use stator_protos::kv_event::{self, KvEvent, Medium};
 use stator_protos::load::Load;
-use stator_protos::name::BlockName;
 use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::oneshot;
-
-/// A prompt that makes the fake engine fail in its next step.
-const POISON: u32 = 666;
-/// A prompt whose KV comes in two blocks.
-pub(super) const PAIRED: u32 = 5;
-
-/// Gives every request one token a step, counting up, and stores one block a step.
-#[derive(Default)]
-struct Fake {
-    running: Vec<(Request, u32)>,
-    blocks: Vec<SequenceHash>,
-    step_time: Duration,
-    rest: Rest,
-    kept: Vec<RequestKey>,
-}
-
-impl Engine for Fake {
-    fn submit(&mut self, request: Request) -> Result<(), Refusal> {
-        if request.tokens[0] == 0 {
-            return Err(Refusal::QueueFull { waiting: 1, limit: 1 });
-        }
-        self.running.push((request, 0));
-        Ok(())
-    }
-
-    fn cancel(&mut self, key: RequestKey) {
-        self.running.retain(|(request, _)| request.key != key);
-        self.kept.retain(|kept| *kept != key);
-    }
-
-    fn step(&mut self, step: &mut Step) {
-        assert!(!self.running.iter().any(|(request, _)| request.tokens[0] == POISON), "poisoned");
-        if self.running.is_empty() || self.rest != Rest::Awake {
-            return;
-        }
-        (step.ran, step.duration) = (true, self.step_time);
-        let hash = self.blocks.len() as u64;
-        let parent = self.blocks.last().map(|hash| hash.0);
-        self.blocks.push(SequenceHash(hash));
-        step.events.push(KvEvent::Stored(Stored {
-            hashes: vec![hash],
-            parent,
-            tokens: vec![1],
-            block_size: 1,
-            medium: Medium::Device,
-            lora_name: None,
-        }));
-        self.running.retain_mut(|(request, generated)| {
-            *generated += 1;
-            let last = *generated == request.sampling.max_tokens;
-            let finish = last.then_some(Finish {
-                reason: FinishReason::Length,
-                prompt_tokens: 1,
-                completion_tokens: *generated,
-                cached_tokens: 0,
-            });
-            for choice in 0..request.choices {
-                step.outputs.push(Output {
-                    key: request.key,
-                    choice,
-                    tokens: vec![*generated],
-                    logprobs: vec![],
-                    prompt_logprobs: vec![],
-                    cached_tokens: None,
-                    pooled: vec![],
-                    finish,
-                });
-            }
-            !last
-        });
-    }
-
-    fn load(&self) -> Load {
-        Load { running: self.running.len() as u32, ..Load::default() }
-    }
-
-    fn blocks(&self) -> Vec<SequenceHash> {
-        self.blocks.clone()
-    }
-
-    fn reset_cache(&mut self) {
-        self.blocks.clear();
-    }
-
-    fn rest(&mut self, rest: Rest) {
-        self.rest = rest;
-    }
-
-    fn kv(&mut self) -> &mut dyn SharedKv {
-        self
-    }
-}
-
-/// Two blocks of a byte each for every prompt that is kept.
-impl SharedKv for Fake {
-    fn form(&self) -> KvForm {
-        KvForm { fingerprint: 1, block_bytes: 1 }
-    }
-
-    fn keep(&mut self, key: RequestKey) {
-        self.kept.push(key);
-    }
-
-    fn kept(&self, key: RequestKey) -> &[BlockName] {
-        if self.kept.contains(&key) { &[BlockName(0), BlockName(1)] } else { &[] }
-    }
-
-    fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]> {
-        let kv: [&[u8]; 2] = [&[0], &[1]];
-        kv[..self.kept(key).len()].get(block).copied()
-    }
-
-    fn reusable(&self, request: &mut Request) -> Reusable {
-        let blocks = if request.tokens[0] == PAIRED { 2 } else { 0 };
-        Reusable { held: 0, names: (0..blocks).map(BlockName).collect() }
-    }
-
-    fn pin(&mut self, request: &mut Request, _: Duration, _: Now) -> PinOutcome {
-        PinOutcome { pinned: self.reusable(request).names.len(), refused: 0 }
-    }
-
-    fn unpin(&mut self, _: Now) {}
-
-    fn import(&mut self, _: &Request, first: usize, blocks: &mut dyn ArrivedBlocks) -> usize {
-        let is_right = |block: &usize| {
-            let (place, mut kv) = (first + block, [9]);
-            let is_named = blocks.name(*block) == Some(BlockName(place as u128));
-            is_named && blocks.load(*block, &mut kv) && kv == [place as u8]
-        };
-        (0..).take_while(is_right).count()
-    }
-}
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::sync::{oneshot, watch};
 
 /// Room for the KV of two prompts.
 pub(super) fn room() -> TransferRoom {
@@ -175,6 +42,33 @@ fn pairing() -> Pairing {
     }
 }
 
+/// The answer to an order for a prompt.
+pub(super) type PrefillAnswer = oneshot::Receiver<Result<PrefillResult, (ErrorKind, String)>>;
+
+/// An order for the prompt of a token, the blocks that can be read, and the answer.
+pub(super) fn prefill_order(
+    id: u64,
+    token: u32,
+    order: &KeepOrder,
+    in_flight: &InFlight,
+) -> (PrefillOrder, watch::Receiver<usize>, PrefillAnswer) {
+    let ((ready, readable), (answer, answered)) = (watch::channel(0), oneshot::channel());
+    let submit = worker::Submit {
+        token_ids: vec![token],
+        sampling: Some(worker::Sampling { max_tokens: 1, ..worker::Sampling::default() }),
+        ..worker::Submit::default()
+    };
+    let order = PrefillOrder {
+        request: translate::request(submit, RequestKey(id)).unwrap(),
+        metadata: RequestMetadata::default(),
+        handover: Some(to_raw_value(order).unwrap()),
+        ready,
+        answer,
+        ticket: in_flight.enter(),
+    };
+    (order, readable, answered)
+}
+
 pub(super) struct Harness {
     pub(super) commands: mpsc::Sender<Command>,
     outbox: Arc<Outbox>,
@@ -183,6 +77,8 @@ pub(super) struct Harness {
     /// Prompts that are kept for others.
     pub(super) handovers: Option<Arc<Handovers>>,
     pub(super) in_flight: InFlight,
+    /// Last blocks of prompts that come in blocks which are not computed for now.
+    held_back: Arc<AtomicU32>,
     deaths: Arc<AtomicBool>,
 }
 
@@ -209,12 +105,13 @@ impl Harness {
             }),
         };
         let handovers = pairing.handovers.clone();
-        let driver =
-            Driver::new(Box::new(Fake { step_time, ..Fake::default() }), reporting, pairing);
+        let held_back = Arc::<AtomicU32>::default();
+        let engine = Fake::new(step_time, held_back.clone());
+        let driver = Driver::new(Box::new(engine), reporting, pairing);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
-        Self { commands, outbox, queue, status, handovers, in_flight, deaths }
+        Self { commands, outbox, queue, status, handovers, in_flight, held_back, deaths }
     }
 
     async fn submit(&self, id: u64, first_token: u32, choices: u32, max_tokens: u32) {
@@ -260,6 +157,27 @@ impl Harness {
                 }
             }
         }
+    }
+
+    /// Asks for the prompt of a token, as a decode worker with this order. Returns the blocks that it
+    /// is told of, and the answer.
+    pub(super) async fn prefill(
+        &self,
+        id: u64,
+        token: u32,
+        order: &KeepOrder,
+    ) -> (watch::Receiver<usize>, PrefillAnswer) {
+        let (order, readable, answered) = prefill_order(id, token, order, &self.in_flight);
+        self.commands.send(Command::Prefill(order)).await.unwrap();
+        (readable, answered)
+    }
+
+    /// Has the engine compute no further than this many blocks before the end of prompts that come in
+    /// blocks.
+    pub(super) async fn hold_back(&self, blocks: u32) {
+        self.held_back.store(blocks, Ordering::Relaxed);
+        // Wakes the driver.
+        self.snapshot().await;
     }
 
     async fn snapshot(&self) -> Snapshot {

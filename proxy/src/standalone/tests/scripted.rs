@@ -48,6 +48,7 @@ pub(super) struct Scripted(pub(super) Arc<Mutex<Script>>);
 impl Worker for Scripted {
     type DescribeStream = Pending<Result<AgentDescription, Status>>;
     type GenerateStream = Pending<Result<GenerateFrame, Status>>;
+    type PrefillStream = Pending<Result<PrefillResponse, Status>>;
     type SnapshotStream = Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
 
     async fn describe(
@@ -68,7 +69,7 @@ impl Worker for Scripted {
     async fn prefill(
         &self,
         _: tonic::Request<PrefillRequest>,
-    ) -> Result<Response<PrefillResponse>, Status> {
+    ) -> Result<Response<Self::PrefillStream>, Status> {
         Err(Status::unimplemented("not asked for"))
     }
 

@@ -9,7 +9,7 @@ use crate::model_files::ModelFiles;
 use crate::pool::BlockId;
 use crate::testkit::tiers::{FakeTiers, SharedStore};
 use crate::testkit::{Answer, Cargo, Driver, alone, request_with};
-use crate::{Engine, FinishReason, Request, RequestKey, Rest, TokenLogprobs};
+use crate::{Engine, FinishReason, Request, RequestKey, Rest, Reusable, TokenLogprobs};
 use stator_protos::worker::{LogitBias, Sampling};
 
 #[path = "../../fixtures/random.rs"]
@@ -258,11 +258,12 @@ fn answers_do_not_depend_on_which_engine_computed_the_prompt() {
         let fresh = || Driver::new(engine(model.clone(), options(32)).unwrap());
         let (mut prefill, mut decode) = (fresh(), fresh());
         let mut request = telling(1, tokens(3, 70), 20);
-        assert_eq!(decode.engine.kv().reusable(&mut request).held, 0);
+        let Reusable { held, names } = decode.engine.kv().reusable(&mut request);
+        assert_eq!(held, 0);
         prefill.submit(Request { sampling: telling(1, vec![1], 1).sampling, ..request.clone() });
         prefill.engine.kv().keep(request.key);
         while prefill.step() {}
-        let mut cargo = Cargo::of(prefill.engine.kv(), request.key, 0..4);
+        let mut cargo = Cargo::of(prefill.engine.kv(), request.key, 0, &names);
         assert_eq!(decode.engine.kv().import(&request, 0, &mut cargo), 4);
         decode.submit(request.clone());
         decode.run();

@@ -1,14 +1,11 @@
 //! Prompts whose blocks stay held after their end, for another engine.
 
-use stator_protos::name::BlockName;
-
 use crate::pool::{BlockId, Pool};
 
 /// Blocks of a prompt that are kept; none until it is computed.
 #[derive(Debug, Default)]
 pub(super) struct KeptPrompt {
     pub(super) blocks: Vec<BlockId>,
-    pub(super) names: Vec<BlockName>,
 }
 
 impl KeptPrompt {

@@ -137,10 +137,10 @@ fn a_prompt_that_another_engine_computed_is_stored_too() {
     prefill.submit(request.clone());
     prefill.engine.keep(RequestKey(1));
     while prefill.step() {}
-    let mut cargo = Cargo::of(prefill.engine.kv(), RequestKey(1), 0..4);
     let mut decode = tiered(options(20), &store);
     let mut asked = request.clone();
-    decode.engine.reusable(&mut asked);
+    let names = decode.engine.reusable(&mut asked).names;
+    let mut cargo = Cargo::of(prefill.engine.kv(), RequestKey(1), 0, &names);
     assert_eq!(decode.engine.import(&asked, 0, &mut cargo), 4);
     decode.step();
     assert_eq!(store.lock().unwrap().blocks.len(), 4);

@@ -244,8 +244,12 @@ impl Sequence {
         }
         let rest = self.blocks.split_off(full);
         rest.into_iter().rev().for_each(|block| pool.release(block));
-        let blocks = std::mem::take(&mut self.blocks);
-        KeptPrompt { blocks, names: self.named.keys()[..full].iter().map(|key| key.name).collect() }
+        KeptPrompt { blocks: std::mem::take(&mut self.blocks) }
+    }
+
+    /// Its leading blocks whose KV is computed.
+    pub(super) fn whole_blocks(&self, block_size: usize) -> &[BlockId] {
+        &self.blocks[..self.computed / block_size]
     }
 
     /// Gives all blocks back; what is cached of them stays reusable for a while.

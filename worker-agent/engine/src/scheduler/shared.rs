@@ -12,7 +12,6 @@ use crate::tiers::OuterBlock;
 use crate::transfer::{ArrivedBlocks, KvForm};
 use crate::{Pooling, Request, RequestKey, Rest, Reusable, SharedKv};
 use stator_pins::{Now, PinOutcome, PinWish};
-use stator_protos::name::BlockName;
 use std::time::Duration;
 
 impl<C: Compute> Scheduler<C> {
@@ -25,6 +24,13 @@ impl<C: Compute> Scheduler<C> {
             false => request.tokens.len().saturating_sub(1) / self.block_size(),
             true => 0,
         }
+    }
+
+    /// Whole blocks of a request that is kept, in order: while it runs, those that are computed.
+    fn kept_blocks(&self, key: RequestKey) -> &[BlockId] {
+        let Some(kept) = self.kept.get(&key) else { return &[] };
+        let running = self.running.iter().find(|sequence| sequence.key() == key);
+        running.map_or(&kept.blocks, |sequence| sequence.whole_blocks(self.block_size()))
     }
 
     /// Has the KV of a block, from here or as it came under the number `at`; `None` where it is not
@@ -68,13 +74,12 @@ impl<C: Compute> SharedKv for Scheduler<C> {
         self.kept.insert(key, KeptPrompt::default());
     }
 
-    fn kept(&self, key: RequestKey) -> &[BlockName] {
-        self.kept.get(&key).map_or(&[], |kept| &kept.names)
+    fn kept(&self, key: RequestKey) -> usize {
+        self.kept_blocks(key).len()
     }
 
     fn export(&self, key: RequestKey, block: usize) -> Option<&[u8]> {
-        let kept = self.kept.get(&key)?;
-        Some(self.compute.kv(*kept.blocks.get(block)?))
+        Some(self.compute.kv(*self.kept_blocks(key).get(block)?))
     }
 
     fn reusable(&self, request: &mut Request) -> Reusable {
@@ -119,7 +124,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
             held.push(id);
         }
         let taken = held.len().saturating_sub(first);
-        KeptPrompt { blocks: held, names: Vec::new() }.release(&mut self.pool);
+        KeptPrompt { blocks: held }.release(&mut self.pool);
         taken
     }
 }

@@ -2,31 +2,37 @@ use proptest::prelude::*;
 
 use super::tests::{Ledger, driver, engine, options, prompt, steady};
 use super::*;
+use crate::Reusable;
 use crate::testkit::{Cargo, Driver, alone};
 use stator_protos::name::BlockName;
 
 type Side = Driver<Scheduler<Ledger>>;
 
-/// Has one engine compute a prompt for the other, which takes over what it has not; `damage` is
-/// what becomes of it on the way. Returns how many blocks were on their way and how many arrived.
+/// Has one engine compute a prompt for the other, which takes over what it has not, chunk by chunk;
+/// `damage` is what becomes of a chunk on the way, and the first that is damaged is the last. Returns
+/// how many blocks were on their way and how many arrived.
 fn hand_over(
     prefill: &mut Side,
     decode: &mut Side,
-    (request, damage): (&Request, impl FnOnce(&mut Cargo)),
+    (request, mut damage): (&Request, impl FnMut(&mut Cargo)),
 ) -> (usize, usize) {
     let request = &mut request.clone();
-    let reusable = decode.engine.reusable(request);
+    let Reusable { held, names } = decode.engine.reusable(request);
     let prompt = Request { key: RequestKey(request.key.0 + 1000), ..request.clone() };
     let key = prompt.key;
     prefill.submit(Request { sampling: steady(0, vec![1], 1).sampling, ..prompt });
     prefill.engine.keep(key);
-    while prefill.step() {}
-    let kept = prefill.engine.kept(key).len();
-    let wanted = reusable.held..reusable.names.len().min(kept).max(reusable.held);
-    let mut cargo = Cargo::of(prefill.engine.kv(), key, wanted.clone());
+    let (mut sent, mut arrived) = (held, held);
+    let mut runs = true;
+    while runs && arrived == sent {
+        runs = prefill.step();
+        let mut cargo = Cargo::of(prefill.engine.kv(), key, sent, &names[sent..]);
+        sent += cargo.0.len();
+        damage(&mut cargo);
+        arrived += decode.engine.import(request, arrived, &mut cargo);
+    }
     prefill.engine.cancel(key);
-    damage(&mut cargo);
-    (wanted.len(), decode.engine.import(request, reusable.held, &mut cargo))
+    (sent - held, arrived - held)
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn what_is_kept_is_held_until_it_is_cancelled_or_the_cache_is_reset() {
         driver.submit(steady(key, prompt(key as u32 * 5, len), 1));
         driver.engine.keep(RequestKey(key));
         while driver.step() {}
-        driver.engine.kept(RequestKey(key)).len()
+        driver.engine.kept(RequestKey(key))
     };
     assert_eq!(keep(&mut driver, 1, 18), 4);
     assert_eq!(driver.engine.load().used_blocks, 4);
@@ -80,13 +86,58 @@ fn what_is_kept_is_held_until_it_is_cancelled_or_the_cache_is_reset() {
     driver.engine.cancel(RequestKey(1));
     assert_eq!((driver.engine.load().used_blocks, keep(&mut driver, 4, 18)), (2, 4));
     driver.engine.reset_cache();
-    assert_eq!(driver.engine.kept(RequestKey(3)), []);
+    assert_eq!(driver.engine.kept(RequestKey(3)), 0);
     assert_eq!(driver.engine.export(RequestKey(3), 0), None);
     driver.run();
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Blocks that can be copied while a prompt is computed, in chunks of any size, beside others, after
+    /// preemptions and resets, are the leading ones of those that it has at last.
+    #[test]
+    fn blocks_of_a_running_prompt_are_the_first_of_its_blocks(
+        len in 1..40_usize,
+        (chunk, total) in (1..9_u32, 14..24_u32),
+        rivals in prop::collection::vec((1..20_usize, 1..20_u32), 0..4),
+        reset in 0..40_usize,
+    ) {
+        let (key, mut request) = (RequestKey(1), steady(1, prompt(0, len), 1));
+        let mut lone = driver(options(1000));
+        let names = lone.engine.reusable(&mut request).names;
+        lone.submit(request.clone());
+        lone.engine.keep(key);
+        while lone.step() {}
+        let whole = Cargo::of(lone.engine.kv(), key, 0, &names);
+        prop_assert_eq!(whole.0.len(), names.len());
+
+        let few = EngineOptions { max_batched_tokens: chunk, max_running: 4, ..options(total) };
+        let mut driver = driver(few);
+        for (n, (len, max_tokens)) in (10..).zip(rivals) {
+            driver.submit(steady(n, prompt(n as u32 * 5, len), max_tokens));
+        }
+        driver.submit(request);
+        driver.engine.keep(key);
+        let (mut runs, mut most) = (true, 0);
+        for step in 0.. {
+            if !runs {
+                break;
+            }
+            if step == reset {
+                driver.engine.reset_cache();
+            }
+            runs = driver.step();
+            let early = Cargo::of(driver.engine.kv(), key, 0, &names);
+            prop_assert!(whole.0.starts_with(&early.0));
+            prop_assert_eq!(early.0.len(), driver.engine.kept(key).min(names.len()));
+            most = most.max(early.0.len());
+        }
+        // At its end as many as half of the engine's blocks may stay.
+        prop_assert!(most == names.len() || len / 4 > total as usize / KEPT_SHARE);
+        driver.engine.cancel(key);
+        driver.run();
+    }
 
     /// Whatever else two engines compute, and whatever is forgotten or damaged on the way: each
     /// answer is that of a lone engine, and all blocks come back.

@@ -17,8 +17,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::lookup_host;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
+
+/// Number of readable blocks of a prompt that is computed.
+const ALL_READY: usize = usize::MAX;
 
 /// Outcome of a prompt at a peer.
 pub(crate) type FetchResult = Result<FetchedKv, PrefillMiss>;
@@ -73,20 +76,35 @@ impl PromptFetch {
         let holder = self.holder().await?;
         let ticket = HandoverTicket::draw();
         let within_ms = u64::try_from(self.timeout.as_millis()).ok();
-        let told = to_raw_value(&KeepOrder { ticket, within_ms }).map_err(failed)?;
+        let order = KeepOrder { ticket, within_ms, push_from: Some(self.first) };
+        let told = to_raw_value(&order).map_err(failed)?;
         let mut kept = RemotePrompt { room: self.room.clone(), at: Some((ticket, holder)) };
         let prompt = std::mem::take(&mut self.prompt);
-        let asked = self.prefill_agents.prefill(&peer, prompt, Some(&told), self.timeout);
-        let prefilled = asked.await.map_err(failed)?;
-        if prefilled.handover.is_none() {
-            return Err(failed("the prefill worker had no room to keep the prompt"));
-        }
-        let (computed, cached_tokens) = (Instant::now(), prefilled.cached_tokens);
-        if self.read(&ticket, holder, &peer).await {
-            // The peer has heard that the prompt is not needed any more.
-            kept.at = None;
-        }
-        Ok(FetchedKv { cached_tokens, computed })
+        let (ready, mut readable) = watch::channel(0);
+        let computing = async {
+            let set_ready = |blocks| {
+                ready.send_replace(blocks);
+            };
+            let agents = &self.prefill_agents;
+            let asked = agents.prefill(&peer, prompt, Some(&told), self.timeout, set_ready);
+            let prefilled = asked.await.map_err(failed)?;
+            if prefilled.handover.is_none() {
+                return Err(failed("the prefill worker had no room to keep the prompt"));
+            }
+            let computed = Instant::now();
+            ready.send_replace(ALL_READY);
+            Ok(FetchedKv { cached_tokens: prefilled.cached_tokens, computed })
+        };
+        let limits = ReadLimits { deadline: self.timeout, silence: self.silence };
+        let (room, blocks) = (self.room.clone(), self.names.len());
+        let mut reader = PromptReader::new(room, &ticket, holder, blocks, limits);
+        // Blocks come while the prompt is computed; where either fails, the other is of no use.
+        let reading = self.read(&mut reader, &mut readable, &peer);
+        let (fetched, ()) = tokio::try_join!(computing, reading)?;
+        reader.finish().await;
+        // The peer has heard that the prompt is not needed any more.
+        kept.at = None;
+        Ok(fetched)
     }
 
     /// The address of the peer's transfer.
@@ -101,26 +119,26 @@ impl PromptFetch {
         Ok(holder)
     }
 
-    /// Reads the blocks and sends them to the driver, batch by batch; true if all have come.
+    /// Reads the blocks as they become readable, and sends them to the driver, batch by batch.
     async fn read(
         &self,
-        ticket: &HandoverTicket,
-        holder: SocketAddr,
+        reader: &mut PromptReader,
+        readable: &mut watch::Receiver<usize>,
         peer: &AdmittedWorker,
-    ) -> bool {
-        let limits = ReadLimits { deadline: self.timeout, silence: self.silence };
-        let (room, blocks) = (self.room.clone(), self.names.len());
-        let mut reader = PromptReader::new(room, ticket, holder, blocks, limits);
+    ) -> Result<(), PrefillMiss> {
         let mut come = 0;
         while come < self.names.len() {
-            let batch = reader.read(&self.names[come..]).await;
+            let next = self.first + come;
+            let ready = *readable.wait_for(|ready| *ready > next).await.map_err(failed)?;
+            let end = self.names.len().min(ready - self.first);
+            let batch = reader.read(&self.names[come..end]).await;
             let blocks = batch.slots.len();
             if blocks > 0 {
                 let names = self.names[come..come + blocks].to_vec();
-                let first = self.first + come;
-                let landed = LandedBlocks { key: self.key, first, names, slots: batch.slots };
-                if self.landed.send(landed).await.is_err() {
-                    return false;
+                let landed = LandedBlocks { key: self.key, first: next, names, slots: batch.slots };
+                self.landed.send(landed).await.map_err(failed)?;
+                if *readable.borrow() != ALL_READY {
+                    self.metrics.blocks_early.inc_by(blocks as u64);
                 }
                 come += blocks;
             }
@@ -129,17 +147,15 @@ impl PromptFetch {
                 // The peer had room for some blocks of the batch only, or has no more.
                 Some(TierError::Missing) if blocks > 0 => {}
                 Some(fault) => {
-                    tracing::warn!(%fault, come, "the KV of a prompt was cut off");
                     if fault == TierError::Corrupt {
                         self.metrics.blocks_forged.inc();
                         self.prefill_agents.shun(peer);
                     }
-                    return false;
+                    return Err(failed(format!("its KV was cut off after {come} blocks: {fault}")));
                 }
             }
         }
-        reader.finish().await;
-        true
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use stator_protos::worker::{Sampling, Submit};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 const BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(16).unwrap();
@@ -118,6 +118,7 @@ async fn a_prompt_that_is_computed_for_another_engine_is_read_before_too() {
         request: translate::request(submit, RequestKey(1)).unwrap(),
         metadata: RequestMetadata::default(),
         handover: None,
+        ready: watch::Sender::new(0),
         answer,
         ticket: slow.bed.in_flight.enter(),
     };

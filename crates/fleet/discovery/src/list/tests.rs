@@ -23,6 +23,7 @@ struct Agent(watch::Sender<AgentRecord>);
 impl Worker for Agent {
     type DescribeStream = Pin<Box<dyn Stream<Item = Result<AgentDescription, Status>> + Send>>;
     type GenerateStream = Pending<Result<GenerateFrame, Status>>;
+    type PrefillStream = Empty<Result<PrefillResponse, Status>>;
     type SnapshotStream = Empty<Result<SnapshotChunk, Status>>;
 
     async fn describe(
@@ -47,7 +48,7 @@ impl Worker for Agent {
     async fn prefill(
         &self,
         _: Request<PrefillRequest>,
-    ) -> Result<Response<PrefillResponse>, Status> {
+    ) -> Result<Response<Self::PrefillStream>, Status> {
         Err(Status::unimplemented("not asked for"))
     }
 
