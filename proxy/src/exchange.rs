@@ -6,6 +6,7 @@
 mod body;
 mod coding;
 mod extra_headers;
+mod ignored;
 mod packing;
 mod rate;
 

@@ -1,16 +1,14 @@
 //! Headers of every answer, whoever gives it: ignored fields, a page's origin, and a client's rate.
 
-use super::Exchange;
+use super::{Exchange, ignored};
 use crate::cors;
 use http::{HeaderName, HeaderValue};
 use stator_protos::header::IGNORED;
 
 impl Exchange {
-    /// Has the answer name fields that change nothing, beside earlier ones, if all are header text.
+    /// Has the answer name fields that change nothing, beside earlier ones.
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
-        let before = self.ignored.iter().filter_map(|before| before.to_str().ok());
-        let all = before.chain(fields).collect::<Vec<_>>().join(", ");
-        self.ignored = HeaderValue::from_str(&all).ok().filter(|all| !all.is_empty());
+        self.ignored = ignored::told(self.ignored.as_ref(), fields);
     }
 
     /// Has a web page of this origin read the answer.
