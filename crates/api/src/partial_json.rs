@@ -34,17 +34,14 @@ pub fn is_object(text: &str) -> bool {
 
 /// Ways to complete a text that was cut: as a value, behind a name, or before a further member.
 fn completions(text: &str) -> Vec<String> {
-    let (mut closers, mut in_string, mut escape) = (Vec::new(), false, None::<usize>);
-    for (at, byte) in text.bytes().enumerate() {
-        match (in_string, byte) {
-            // The escape of a code unit has four digits behind its letter.
-            (true, b'u') if escape == Some(at) => escape = Some(at + 4),
-            (true, _) if escape.is_some_and(|end| at < end) => {}
-            (true, _) if escape == Some(at) => escape = None,
-            (true, b'\\') => escape = Some(at + 1),
-            (true, b'"') => in_string = false,
+    let bytes = text.as_bytes();
+    let (mut closers, mut in_string, mut at) = (Vec::new(), false, 0);
+    while at < bytes.len() {
+        let mut length = 1;
+        match (in_string, bytes[at]) {
+            (true, b'\\') => length = escape_bytes(&bytes[at..]),
+            (_, b'"') => in_string = !in_string,
             (true, _) => {}
-            (false, b'"') => in_string = true,
             (false, b'{') => closers.push('}'),
             (false, b'[') => closers.push(']'),
             (false, b'}' | b']') => drop(closers.pop()),
@@ -53,20 +50,33 @@ fn completions(text: &str) -> Vec<String> {
         if closers.len() > DEPTH_MAX {
             return Vec::new();
         }
-    }
-    let mut begun = text.to_owned();
-    if in_string {
-        if escape.is_some() {
-            // Half an escape is nothing yet.
-            let start = begun.rfind('\\').unwrap_or(begun.len());
-            begun.truncate(start);
+        // Half an escape is nothing yet.
+        if at + length > bytes.len() {
+            break;
         }
+        at += length;
+    }
+    let mut begun = text[..at].to_owned();
+    if in_string {
         begun.push('"');
     }
     let closers: String = closers.iter().rev().collect();
     let before_comma = begun.trim_end().trim_end_matches(',').to_owned();
     let ends = [(&begun, ""), (&begun, "null"), (&begun, ":null"), (&before_comma, "")];
     ends.map(|(begun, end)| format!("{begun}{end}{closers}")).into()
+}
+
+/// Bytes that the escape at the beginning of `rest` has once it is whole: two for a letter, six for a
+/// code unit, twelve for the two of one character.
+fn escape_bytes(rest: &[u8]) -> usize {
+    const UNIT: usize = "\\u0000".len();
+    if rest.get(1) != Some(&b'u') {
+        return 2;
+    }
+    let is_half = matches!(rest, [_, _, b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
+    let goes_on =
+        rest.get(UNIT..).is_none_or(|next| b"\\u".starts_with(next) || next.starts_with(b"\\u"));
+    if is_half && goes_on { 2 * UNIT } else { UNIT }
 }
 
 fn owned(value: Json<'_>) -> Json<'static> {
@@ -107,6 +117,10 @@ mod tests {
         check(r#"{"a":"x\"#, r#"{"a":"x"}"#);
         check(r#"{"a":"x\u00e"#, r#"{"a":"x"}"#);
         check(r#"{"a":"x\u00e9"#, r#"{"a":"xé"}"#);
+        check(r#"{"a":"x\ud83d\ude0"#, r#"{"a":"x"}"#);
+        check(r#"{"a":"x\ud83d"#, r#"{"a":"x"}"#);
+        check(r#"{"a":"x\ud83d\ude00"#, r#"{"a":"x😀"}"#);
+        check(r#"{"a":"x\\ud83d"#, r#"{"a":"x\\ud83d"}"#);
         check("{", "{}");
     }
 
