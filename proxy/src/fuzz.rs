@@ -1,21 +1,27 @@
 //! Parsers of what clients and engines send to a proxy or a sidecar, for fuzz targets. Each
 //! function feeds one parser, and panics where the parser breaks its promise.
 
+use crate::rates::{ClientRates, RateLimits};
 use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;
 use crate::sidecar::media::Media;
+use crate::standalone::listing::{Entry, list_for_anthropic};
+use crate::standalone::query::Query;
+use crate::standalone::responses::ResponseRoute;
+use crate::standalone::route::Route;
 use crate::upstream::cached::CachedTokens;
 use crate::upstream::passage::{Losses, Passage, RemovedFields};
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use stator_api::UnknownFields;
+use stator_api::openai::models::ModelEntry;
 use stator_api::passed_fields::PassingEdge;
-use stator_api::steering::{Steering, SteeringHeaders};
 use stator_body::{Api, Object};
 use stator_handover::moriio::Meeting;
 use stator_handover::{Connector, Pair};
 use std::num::NonZeroU32;
+use std::time::{Duration, Instant, SystemTime};
 
 const APIS: [Api; 4] = [Api::ChatCompletions, Api::Completions, Api::Responses, Api::VllmGenerate];
 const CONNECTORS: [Connector; 9] = [
@@ -29,8 +35,8 @@ const CONNECTORS: [Connector; 9] = [
     Connector::MoriioWrite,
     Connector::MoriioParallel,
 ];
-/// Largest priority of a request.
-const PRIORITY_MAX: i32 = 100;
+/// Largest number of a query's parameter.
+const NUMBER_MAX: usize = 100;
 
 /// A body whose members are edited is the tree with the same changes.
 pub fn object(body: &[u8]) {
@@ -122,13 +128,73 @@ pub fn hand_over(body: &[u8], answer: &[u8]) {
     assert_eq!(passed(body.len().max(1)), passed(3));
 }
 
-/// A request is steered within bounds, or refused with a fault of the client's.
-pub fn steering(body: &[u8], labels: Option<&str>, ttl: Option<&str>, objective: Option<&str>) {
-    match Steering::read(body, SteeringHeaders::written(labels, ttl, objective), PRIORITY_MAX) {
-        Ok(steering) => {
-            assert!((-PRIORITY_MAX..=PRIORITY_MAX).contains(&steering.priority));
-            assert!(steering.ttl.is_none_or(|ttl| !ttl.is_zero()));
+/// A query's parameters are read, named as ignored or refused by the client's fault. Whoever ignores
+/// unknown ones reads what others read.
+pub fn query(text: &str) {
+    let id = "r";
+    for route in [
+        Route::Response(ResponseRoute::Retrieve(id)),
+        Route::Response(ResponseRoute::InputItems(id)),
+        Route::Models,
+        Route::Health,
+    ] {
+        let known = route.parameters(true);
+        let settled = |unknown| Query::settle(text, known, unknown);
+        let lenient = match settled(UnknownFields::Ignore) {
+            Ok((query, _)) => query,
+            Err(error) => {
+                assert!(error.status.is_client_error());
+                settled(UnknownFields::Refuse).expect_err("nobody ignores it");
+                continue;
+            }
+        };
+        match settled(UnknownFields::Refuse) {
+            Ok((strict, _)) => assert_eq!(format!("{strict:?}"), format!("{lenient:?}")),
+            Err(error) => assert_eq!(error.code, Some("unknown_parameter")),
         }
-        Err(error) => assert!(error.status.is_client_error()),
+        for name in known.unwrap_or_default() {
+            assert!(*name == "include" || lenient.values(name).count() <= 1, "{name}");
+            lenient.flag(name).err().inspect(|error| assert!(error.status.is_client_error()));
+            let number = lenient.number(name, NUMBER_MAX);
+            assert!(number.is_err() || number.is_ok_and(|it| it.is_none_or(|it| it <= NUMBER_MAX)));
+        }
+        let models = ["a", "b", "c"].map(|id| Entry {
+            model: ModelEntry { id: id.to_owned(), created: 0, max_model_len: 0 },
+            parent: None,
+        });
+        if let Ok(page) = list_for_anthropic(&models, &lenient) {
+            serde_json::from_slice::<Value>(&page).expect("a page is JSON");
+        }
+    }
+}
+
+/// A client within limits of `requests` and `tokens` in a minute is let in once it has waited as it
+/// was told, and the headers say no more than the limits. Each step is a pause in seconds and the tokens
+/// of a request.
+pub fn rates(requests: u32, tokens: u32, steps: impl IntoIterator<Item = (u16, u32)>) {
+    let [requests, tokens] = [requests, tokens].map(NonZeroU32::new);
+    let Some(rates) = ClientRates::new(RateLimits { requests, tokens }) else { return };
+    let mut now = Instant::now();
+    let account = rates.account(None, now);
+    for (pause, used) in steps {
+        now += Duration::from_secs(pause.into());
+        let mut waits = 0;
+        while let Err(error) = account.take_request(now) {
+            assert_eq!(error.status.as_u16(), 429);
+            now += error.retry_after.expect("a time") + Duration::from_millis(1);
+            waits += 1;
+            // One limit may be reached behind the other.
+            assert!(waits <= 2, "{error}");
+        }
+        account.take_tokens(used, now);
+        for anthropic in [false, true] {
+            let headers = account.headers(anthropic, now, SystemTime::UNIX_EPOCH);
+            let limits = usize::from(requests.is_some()) + usize::from(tokens.is_some());
+            assert_eq!(headers.len(), 3 * limits);
+            for of in headers.chunks_exact(3) {
+                let number = |at: usize| of[at].1.to_str().ok()?.parse::<u64>().ok();
+                assert!(number(1).expect("a number") <= number(0).expect("a number"));
+            }
+        }
     }
 }

@@ -10,17 +10,18 @@ use stator_protos::worker::guide::Form;
 use std::sync::LazyLock;
 
 /// Token that ends an answer.
-const END: u32 = 256;
+pub(crate) const END: u32 = 256;
 /// Token of two bytes, behind those of one byte and the end.
 const PAIR: u32 = 257;
 /// Its bytes.
 const PAIR_BYTES: [u8; 2] = *b"ab";
 /// Longest answer, in tokens: a mask takes milliseconds in a grammar near its limits.
-const ANSWER_MAX: usize = 32;
+pub(crate) const ANSWER_MAX: usize = 32;
 /// Longest reason, in bytes: the limit and the words in front of it.
 const REASON_MAX: usize = 500;
 
-static FACTORY: LazyLock<GuideFactory> = LazyLock::new(|| {
+/// Compiles forms for tokens of one byte, [`END`] and [`PAIR`].
+pub(crate) static FACTORY: LazyLock<GuideFactory> = LazyLock::new(|| {
     let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     tokens.extend([Vec::new(), PAIR_BYTES.to_vec()]);
     let special = vec![(END, "<|end|>".to_owned())];
@@ -64,11 +65,16 @@ fn follow(mut guide: Guide, choices: &[u8]) {
                 assert_eq!(whole, cut);
             }
         }
-        let allowed: Vec<u32> = (0..=PAIR).filter(|id| guide.mask().allows(*id)).collect();
-        let Some(token) = allowed.get(usize::from(*choice) % allowed.len().max(1)) else { return };
+        let tokens: Vec<u32> = allowed(&guide).collect();
+        let Some(token) = tokens.get(usize::from(*choice) % tokens.len().max(1)) else { return };
         guide.advance(*token);
         if *token == END {
             return;
         }
     }
+}
+
+/// The tokens that a guide allows next, in order.
+pub(crate) fn allowed(guide: &Guide) -> impl Iterator<Item = u32> {
+    (0..=PAIR).filter(|id| guide.mask().allows(*id))
 }

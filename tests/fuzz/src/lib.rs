@@ -6,9 +6,12 @@
 //! Start reading at [`TARGETS`].
 
 mod allow_list;
+mod arguments;
 mod body_edit;
 mod body_scan;
 mod connector_messages;
+mod custom_tools;
+mod dates;
 mod discovery_records;
 mod endpoints_file;
 mod engine_answers;
@@ -35,6 +38,9 @@ mod parsers;
 mod peer_frames;
 mod picker_config;
 mod prompt_bytes;
+mod prompt_pins;
+mod queries;
+mod rates;
 mod requests;
 mod responses;
 mod sidecar_bodies;
@@ -42,7 +48,9 @@ mod sidecar_chunks;
 mod steering;
 mod stream;
 mod templates;
+mod thought_seal;
 mod traces;
+mod trtllm_events;
 mod zmtp_frames;
 mod zmtp_greeting;
 
@@ -65,11 +73,11 @@ macro_rules! targets {
 }
 
 targets! {
-    allow_list body_edit body_scan connector_messages discovery_records endpoints_file engine_answers engine_reports
-    etcd_answers ext_proc_bytes ext_proc_messages forms grammars hand_over http_answers kube_answers kv_direct kv_disk
-    kv_events kv_objects kv_transfer kv_translate load_reports markup metrics_page model_files parsers peer_frames picker_config
-    prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
-    zmtp_frames zmtp_greeting
+    allow_list arguments body_edit body_scan connector_messages custom_tools dates discovery_records endpoints_file
+    engine_answers engine_reports etcd_answers ext_proc_bytes ext_proc_messages forms grammars hand_over http_answers
+    kube_answers kv_direct kv_disk kv_events kv_objects kv_transfer kv_translate load_reports markup metrics_page
+    model_files parsers peer_frames picker_config prompt_bytes prompt_pins queries rates requests responses
+    sidecar_bodies sidecar_chunks steering templates thought_seal traces trtllm_events zmtp_frames zmtp_greeting
 }
 
 /// Splits an input at its first zero byte, which no text has: the text, and what steers the test.

@@ -5,9 +5,14 @@ use stator_api::kserve::json::{JsonCall, read_generate, read_infer};
 use stator_api::openai::ApiError;
 use stator_api::pooled;
 use stator_api::pooled::answer::answer;
+use stator_api::responses::ThoughtSeal;
 use stator_api::responses::request::ResponsePlace;
 use stator_api::tokenize::{read_detokenize, read_tokenize};
 use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses};
+use std::sync::LazyLock;
+
+/// Seals thoughts under the key of the seeds.
+static SEAL: LazyLock<ThoughtSeal> = LazyLock::new(|| ThoughtSeal::new(&[7; 32]));
 
 /// Runs the target.
 pub(crate) fn run(body: &[u8]) {
@@ -76,7 +81,7 @@ fn check_infer(body: &[u8]) {
 /// The items of a response are read again as those of the next one.
 fn check_response(body: &[u8]) {
     let notes = FieldNotes::default();
-    let place = ResponsePlace { id: "r", keeps: true, seal: None };
+    let place = ResponsePlace { id: "r", keeps: true, seal: Some(&SEAL) };
     let checked = |body| responses::check(responses::parse(body, &notes)?, &[], place, &notes);
     match checked(body) {
         Ok(first) => {

@@ -13,5 +13,6 @@
 
 pub mod events;
 pub mod families;
+pub mod fuzz;
 pub mod page;
 pub mod report;

@@ -21,7 +21,7 @@ mod sink;
 mod tally;
 mod task;
 mod translate;
-mod trtllm;
+pub(crate) mod trtllm;
 
 pub use control::{Control, View};
 pub use follower::{Follower, NEWS_MAX, Source};

@@ -11,7 +11,7 @@ const HASH_DIGITS: usize = 16;
 
 /// Reason why an event was refused.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::events) enum DecodeError {
+pub(crate) enum DecodeError {
     /// The JSON does not have the expected shape.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -123,10 +123,7 @@ fn medium(level: u32) -> Option<Medium> {
 /// Stored blocks count up to the first that is not full or holds more than text; no other request
 /// could find blocks after it by its tokens. The attention window of a block is its cache group; an
 /// event without blocks announces a window. The medium of a removed event means nothing.
-pub(in crate::events) fn decode(
-    payload: &[u8],
-    block_size: NonZeroU32,
-) -> Result<EngineBatch, DecodeError> {
+pub(crate) fn decode(payload: &[u8], block_size: NonZeroU32) -> Result<EngineBatch, DecodeError> {
     let Event { data, window_size } = serde_json::from_slice(payload)?;
     let removed = |hashes: Vec<u64>| KvEvent::Removed(Removed { hashes, medium: Medium::Device });
     let mut skipped = 0;

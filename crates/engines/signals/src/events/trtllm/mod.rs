@@ -14,8 +14,8 @@ mod places;
 
 pub use drain::{TrtLlmDrain, TrtLlmSettings};
 
-pub(super) use decode::decode;
-pub(super) use places::Places;
+pub(crate) use decode::decode;
+pub(crate) use places::Places;
 
 #[cfg(test)]
 mod tests;

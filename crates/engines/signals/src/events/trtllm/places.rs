@@ -12,7 +12,7 @@ const NARROW: &str = "sliding_window";
 ///
 /// Of several attention windows the widest is followed, which keeps the whole prompt.
 #[derive(Debug)]
-pub(in crate::events) struct Places {
+pub(crate) struct Places {
     blocks_max: usize,
     media: FxHashMap<u64, Medium>,
     widest: Option<u32>,
@@ -20,23 +20,23 @@ pub(in crate::events) struct Places {
 
 impl Places {
     /// Starts without blocks, and tracks at most `blocks_max`.
-    pub(in crate::events) fn new(blocks_max: usize) -> Self {
+    pub(crate) fn new(blocks_max: usize) -> Self {
         Self { blocks_max, media: FxHashMap::default(), widest: None }
     }
 
     /// Forgets all blocks.
-    pub(in crate::events) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.media.clear();
     }
 
     /// Resets for another process of the engine.
-    pub(in crate::events) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.forget();
         self.widest = None;
     }
 
     /// Turns events into copy-counting ones.
-    pub(in crate::events) fn settle(&mut self, events: &[EngineEvent]) -> Vec<EngineEvent> {
+    pub(crate) fn settle(&mut self, events: &[EngineEvent]) -> Vec<EngineEvent> {
         let mut out = Vec::with_capacity(events.len());
         for EngineEvent { event, detail } in events {
             if self.is_narrow(detail, &mut out) {
