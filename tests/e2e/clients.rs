@@ -1,39 +1,45 @@
 //! Clients that people use, each as its users do, against the built-in engine.
 //!
 //! The two official ones for Python are in the tests of their APIs too; over Envoy and a picker clients
-//! are in [`crate::epp`]. What was run with which version is in `docs/compatibility.md`.
+//! are in [`crate::epp`], against a vLLM in [`crate::vllm_clients`]. What was run with which version is in `docs/compatibility.md`.
 
 use crate::support::{MODEL, succeeds, up};
 use stator_tests::tooling::installed;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Folder of the clients.
 const CLIENTS: &str = "STATOR_TEST_CLIENTS";
 
-/// The Python of a virtual environment of the clients: `venv`, `all` or `others`.
-fn python(environment: &str) -> Option<PathBuf> {
+/// A script of `tests/python` by the Python of a virtual environment of the clients: `venv`, `all` or
+/// `others`.
+pub(crate) fn python_script(environment: &str, script: &str) -> Option<Command> {
     let clients = installed(CLIENTS, "clients in Python")?;
-    Some(clients.join(environment).join("bin/python"))
-}
-
-/// Runs a script of `tests/python` by the Python of a virtual environment.
-async fn in_python(environment: &str, script: &str) {
-    let Some(python) = python(environment) else { return };
-    let mut command = Command::new(python);
+    let mut command = Command::new(clients.join(environment).join("bin/python"));
     command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
-    run(command).await;
+    Some(command)
 }
 
-/// Runs a script of `tests/node`.
-async fn in_node(script: &str) {
-    let Some(clients) = installed(CLIENTS, "clients in JavaScript") else { return };
+/// A script of `tests/node`.
+pub(crate) fn node_script(script: &str) -> Option<Command> {
+    let clients = installed(CLIENTS, "clients in JavaScript")?;
     let mut command = Command::new(clients.join("venv/bin/node"));
     // The packages are beside the link to the scripts, not beside the scripts.
     command.args(["--preserve-symlinks", "--preserve-symlinks-main"]);
     command.arg(clients.join("node/scripts").join(script));
-    run(command).await;
+    Some(command)
+}
+
+async fn in_python(environment: &str, script: &str) {
+    if let Some(command) = python_script(environment, script) {
+        run(command).await;
+    }
+}
+
+async fn in_node(script: &str) {
+    if let Some(command) = node_script(script) {
+        run(command).await;
+    }
 }
 
 /// Runs a script against an engine of its own; the script hears the address of KServe's gRPC, too.

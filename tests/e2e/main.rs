@@ -58,6 +58,7 @@ mod testbed;
 mod tools;
 mod traces;
 mod vllm;
+mod vllm_clients;
 mod vllm_pooled;
 mod vllm_tier_forms;
 mod vllm_tier_names;
