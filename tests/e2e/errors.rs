@@ -78,6 +78,10 @@ async fn a_misspelt_field_is_refused_or_named_as_the_operator_wants_it() {
         (answer.status.as_u16(), &answer.headers["x-stator-ignored"]),
         (200, &"temprature".parse().expect("text"))
     );
+    // Workers are chosen by the proxy, and a client that chose one hears that.
+    let choosing = lenient.client.clone().with_header("x-dp-rank", "0");
+    let answer = choosing.post("/v1/chat/completions", &body).await;
+    assert_eq!(answer.headers["x-stator-ignored"], "x-dp-rank, temprature");
     // A part of the API that would change the answer is refused all the same.
     body["audio"] = json!({"format": "wav", "voice": "v"});
     let error = check(&lenient.client.post("/v1/chat/completions", &body).await, 400);

@@ -3,12 +3,24 @@
 use super::{Exchange, ignored};
 use crate::cors;
 use http::{HeaderName, HeaderValue};
-use stator_protos::header::IGNORED;
+use stator_protos::header::{
+    IGNORED, PREFILL_PINS, PREFILL_RANK_PINS, RANK_PINS, WORKER_ID, WORKER_PINS,
+};
 
 impl Exchange {
     /// Has the answer name fields that change nothing, beside earlier ones.
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
         self.ignored = ignored::told(self.ignored.as_ref(), fields);
+    }
+
+    /// Has the answer name the headers by which its client chose a worker, where clients may not.
+    pub(crate) fn ignores_pins(&mut self) {
+        let workers = [WORKER_ID].into_iter().chain(WORKER_PINS).chain(PREFILL_PINS);
+        let names = workers.chain(RANK_PINS).chain(PREFILL_RANK_PINS);
+        let sent: Vec<_> = names.filter(|name| self.header_bytes(name).is_some()).collect();
+        if !sent.is_empty() {
+            self.ignores(Some(&sent.join(", ")));
+        }
     }
 
     /// Has a web page of this origin read the answer.

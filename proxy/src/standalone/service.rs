@@ -278,6 +278,9 @@ impl Service {
     fn admit(&self, exchange: &mut Exchange) -> Result<(), ApiError> {
         let key = self.settings.keys.holder(sent_key(&exchange.client_head()));
         exchange.admit(key)?;
+        if !self.settings.pins {
+            exchange.ignores_pins();
+        }
         match &self.settings.rates {
             Some(rates) => exchange.count_for(rates.account(key, Instant::now())),
             None => Ok(()),

@@ -167,7 +167,8 @@ async fn what_steers_does_not_come_from_a_client() {
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
     let ignored = client.header("x-stator-ignored").map(str::to_owned);
-    assert_eq!(ignored.as_deref(), Some("stream_interval, sampling_params.rid"));
+    let named = "x-data-parallel-rank, stream_interval, sampling_params.rid";
+    assert_eq!(ignored.as_deref(), Some(named));
     bed.until_metric("stator_proxy_passed_bodies_stripped_total 1").await;
     bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"steering\"} 3").await;
     bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"unknown\"} 2").await;
