@@ -33,6 +33,8 @@ async fn in_kv_mode_a_prefix_goes_back_to_the_worker_that_holds_it() {
 #[tokio::test]
 async fn in_round_robin_mode_every_worker_has_its_turn() {
     let up = up(&["--workers=4", "--router-mode=round-robin"]).await;
+    // The first of them makes it ready.
+    gauge_becomes(&up.client, "stator_proxy_workers", 4.0).await;
     let mut workers = Vec::new();
     for _ in 0..8 {
         workers.push(worker_of(&up.client, "The same every time.").await);
