@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Tokens of a KV block, the fewest that vLLM takes on a CPU.
@@ -164,18 +165,38 @@ impl Engine {
     }
 }
 
+/// Tests that have engines at a time: more that start at once take longer than any deadline.
+const TURNS: usize = 2;
+
+/// Waits for a turn among the tests with engines, which ends with the file.
+fn turn(folder: &Path) -> File {
+    static WAITS: AtomicUsize = AtomicUsize::new(0);
+    let file = |number: usize| {
+        File::create(folder.join(format!("engines-{number}.lock"))).expect("beside the engines")
+    };
+    let mut turns: Vec<_> = (0..TURNS).map(file).collect();
+    // No lock tells which of several becomes free first: those that wait share them out.
+    let free = turns.iter().position(|turn| turn.try_lock().is_ok());
+    let chosen = free.unwrap_or_else(|| WAITS.fetch_add(1, Ordering::Relaxed) % TURNS);
+    let turn = turns.swap_remove(chosen);
+    if free.is_none() {
+        turn.lock().expect("a file can be locked");
+    }
+    turn
+}
+
 /// An installed engine and its model.
 #[derive(Clone, Debug)]
 pub struct Bed {
     engine: Engine,
     program: PathBuf,
     model: PathBuf,
-    /// Locked while it lives: several engines that start at once take longer than any deadline.
+    /// Locked while it lives.
     _turn: Arc<File>,
 }
 
 impl Bed {
-    /// What `tests/run` installed, for one test at a time: this waits for its turn. `None`, and said
+    /// What `tests/run` installed, for two tests at a time: this waits for its turn. `None`, and said
     /// so, where nothing is installed.
     ///
     /// # Panics
@@ -191,9 +212,7 @@ impl Bed {
         let model = installed(model, &format!("the model of {name}"))?;
         // Beside the folders of all engines.
         let cache = model.ancestors().nth(2).expect("the model is in the engine's folder");
-        let turn = File::create(cache.join("engines.lock")).expect("beside the engines");
-        turn.lock().expect("a file can be locked");
-        let turn = Arc::new(turn);
+        let turn = Arc::new(turn(cache));
         Some(Self { engine, program, model, _turn: turn })
     }
 
