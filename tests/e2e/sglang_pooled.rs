@@ -1,4 +1,4 @@
-//! Agents whose SGLang pools: vectors, rankings and scores through the proxy.
+//! Agents whose SGLang pools: vectors, rankings, scores and classes through the proxy.
 
 use crate::vllm_pooled::{
     EXACT, TEXTS, asked, distance, embeddings, floats, pooling, transformers,
@@ -7,6 +7,8 @@ use crate::vllm_pooled::{
 use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::stock::{Bed, Engine, MODEL, all_engines};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[tokio::test]
 async fn an_agents_sglang_makes_vectors_and_what_is_made_of_them() {
@@ -22,7 +24,7 @@ async fn an_agents_sglang_makes_vectors_and_what_is_made_of_them() {
     let vectors = embeddings(&client, "/v1/embeddings").await;
     for other in [
         embeddings(&agent.engine, "/v1/embeddings").await,
-        transformers(&bed.program().with_file_name("venv").join("bin/python"), bed.model()),
+        transformers(&python(&bed), bed.model()),
     ] {
         let worst = distance(&vectors, &other);
         assert!(worst < EXACT, "{worst}");
@@ -63,4 +65,45 @@ fn alike(items: &Value, score: &str, expected: &[(u64, f32)]) {
         let said = item[score].as_f64().unwrap() as f32;
         assert!((said - value).abs() < EXACT, "{said}, {value}");
     }
+}
+
+#[tokio::test]
+async fn an_agents_sglang_tells_classes_apart() {
+    if !all_engines("an SGLang that classifies") {
+        return;
+    }
+    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let (model, expected) = with_a_head(&bed, home.path());
+    let bed = bed.with_model(model);
+    let (mut agent, _proxy, client) = pooling(&bed, home.path(), &["--is-embedding"]).await;
+    let profile = agent.record().await.profile;
+    assert!(profile.classifies && profile.only_pools && !profile.embeds, "{profile:?}");
+    let body = json!({"model": MODEL, "input": TEXTS});
+    for (client, path) in [(&client, "/v1/classify"), (&agent.engine, "/v1/classify")] {
+        let reply = asked(client, path, &body).await;
+        let items = reply["data"].as_array().unwrap();
+        let found: Vec<_> = items.iter().map(|item| floats(&item["probs"])).collect();
+        let worst = distance(&found, &expected);
+        assert!(worst < EXACT, "{worst}");
+        let labels = expected.iter().map(|of| if of[0] > of[1] { "dull" } else { "bright" });
+        assert!(items.iter().map(|item| &item["label"]).eq(labels), "{reply}");
+    }
+    let refused = client.post("/v1/embeddings", &body).await;
+    assert_eq!(refused.status, 501, "{}", refused.json());
+}
+
+/// The model with a head for two classes, and the probabilities that `transformers` gives the texts.
+fn with_a_head(bed: &Bed, home: &Path) -> (PathBuf, Vec<Vec<f32>>) {
+    let copy = home.join("classes");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/classes.py");
+    let mut command = Command::new(python(bed));
+    let ran = command.arg(script).arg(bed.model()).arg(&copy).args(TEXTS).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let lines = String::from_utf8(ran.stdout).unwrap();
+    (copy, lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn python(bed: &Bed) -> PathBuf {
+    bed.program().with_file_name("venv").join("bin/python")
 }
