@@ -76,7 +76,7 @@ class Agent:
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.path, self.answer, self.heard = os.path.join(folder.name, "sock"), answer, []
-        self.packets, self.pulsed = [], threading.Event()
+        self.packets, self.filled = [], threading.Event()
         self.arena = os.memfd_create("arena")
         test.addCleanup(os.close, self.arena)
         os.ftruncate(self.arena, SLOTS * PAGE)
@@ -101,8 +101,8 @@ class Agent:
                 kind, _, _, number = struct.unpack_from("<HHIQ", got)
                 self.heard.append(kind)
                 self.packets.append(got)
-                if kind == link.PULSE:
-                    self.pulsed.set()
+                if kind == link.FILLED:
+                    self.filled.set()
                 if kind == link.HELLO:
                     welcome = packet(link.WELCOME, struct.pack("<16sIIQ", BOOT, SLOTS, SLOTS, PAGE))
                     socket.send_fds(peer, [welcome], [self.arena])
@@ -253,9 +253,8 @@ class NeverRaises(unittest.TestCase):
         self.assertEqual(manager.prepare_store(keys, context).keys_to_store, keys)
         manager.on_request_finished(context)
         manager.complete_store(keys, context)
-        # PULSE comes after them.
-        agent.pulsed.clear()
-        self.assertTrue(agent.pulsed.wait(20))
+        # Tokens are told before.
+        self.assertTrue(agent.filled.wait(20))
         self.assertFalse(manager.counts[link.FAULTS])
         manager.shutdown()
         return [got for got in agent.packets if got[0] in (link.TOKENS, link.FILLED)], keys
