@@ -182,7 +182,7 @@ async fn serve_connection(edge: Edge, stream: TcpStream, handshake: Handshake) {
     Box::pin(http2::serve(Box::new(stream), limits, end, &edge.client, answer)).await;
 }
 
-/// What serves one connection.
+/// The serving of one connection.
 struct Edge {
     serving: Arc<Serving>,
     /// Set when clients should use another proxy: their connections close after an answer.
@@ -210,7 +210,7 @@ impl Edge {
     ///
     /// # Errors
     ///
-    /// What to tell a client that sent a head that is none, before the connection closes.
+    /// The refusal of a head that is malformed or late. The connection closes once the client knows.
     async fn next(&self, session: &mut ServerSession) -> Result<bool, ApiError> {
         // Bytes that arrive early belong to the next request and are no reason to hang up.
         session.set_pipelining_enabled(true);

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 # Place of the value that is always the same.
 PLACE = 0
-# Its weight in the last norm, and in the output of tokens of white space.
+# The place's weight in the last norm, and in the output of tokens of white space.
 NORM, OUTPUT = 16.0, -16.0
 
 

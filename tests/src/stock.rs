@@ -196,8 +196,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// What `tests/run` installed, for two tests at a time: this waits for its turn. `None`, and said
-    /// so, where nothing is installed.
+    /// The engine that `tests/run` installed, for two tests at a time: the call waits for its turn.
+    /// `None`, after a word on standard error, if nothing is installed.
     ///
     /// # Panics
     ///

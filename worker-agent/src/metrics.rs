@@ -150,7 +150,7 @@ pub(crate) struct PairMetrics {
     pub(crate) prefills: Prefills,
     /// KV blocks that came from prefill workers.
     pub(crate) blocks_fetched: Counter,
-    /// Those among them that came before their prompt was computed.
+    /// Fetched KV blocks that came before their prompt was computed.
     pub(crate) blocks_early: Counter,
     /// KV blocks that were asked of them and did not come, or not as they should be.
     pub(crate) blocks_missed: Counter,

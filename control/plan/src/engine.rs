@@ -94,7 +94,7 @@ impl EngineKind {
         let overhead = match self {
             Self::Vllm => microseconds([76.4, 1.72, 23.2], LAUNCHES),
             Self::Sglang => microseconds([27.2, 4.45, 83.2], LAUNCHES),
-            // It fuses them with the operations beside them.
+            // TensorRT-LLM fuses them with the operations beside them.
             Self::Trtllm => microseconds([66.5, 4.15, 4.16], 0.0),
         };
         StepFit { shares: SHARES, overhead }

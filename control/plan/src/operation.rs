@@ -52,7 +52,7 @@ impl StepWork {
 }
 
 impl OperationKind {
-    /// Its name in reports.
+    /// The name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Products => "matrix products",

@@ -42,12 +42,12 @@ impl<'a> StepModel<'a> {
         Self { model, gpu, kv, worker, fit: worker.engine.fit(), measured: None, tables: None }
     }
 
-    /// These step times with what was measured on such a worker, if anything was.
+    /// Replaces the step times by those that were measured on such a worker, if some were.
     pub fn measured(self, measured: Option<Timing>) -> Self {
         Self { measured, ..self }
     }
 
-    /// These step times with measured times of operations, if there are some.
+    /// Adds the measured times of operations, if there are some, which go before the roofline's.
     pub fn tabled(self, tables: Option<&'a EngineTables>) -> Self {
         Self { tables, ..self }
     }

@@ -122,8 +122,8 @@ fn seconds(operations: &[OperationTime; 5], kind: OperationKind) -> f64 {
 }
 
 proptest! {
-    /// Where a product takes a time for each multiplication, a step's products take that time for
-    /// each weight.
+    /// A step's products take a time for each weight, if a product takes that time for each
+    /// multiplication.
     #[test]
     fn all_weights_are_multiplied_once(sequences in 1.0_f64..512.0, context in 200.0_f64..9_000.0) {
         let (tables, model) = (&*DENSE, ModelShape::parse(QWEN_32B).expect("a model"));

@@ -22,7 +22,7 @@ impl WorkerShape {
         self.tensor * self.pipeline * self.data
     }
 
-    /// Its parallelism in a word: `tp4`, `tp2 pp2`, `tp1 dp8`.
+    /// The parallelism in a word: `tp4`, `tp2 pp2`, `tp1 dp8`.
     pub fn parallelism(self) -> String {
         let mut text = format!("tp{}", self.tensor);
         for (name, ways) in [("pp", self.pipeline), ("dp", self.data)] {

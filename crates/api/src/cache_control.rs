@@ -24,7 +24,7 @@ const SECONDS_MAX: u32 = 86_400;
 client_object! {
     /// `prompt_cache_options` of OpenAI's APIs.
     pub struct CacheOptions<'a> {
-        /// Where a prefix may be cached.
+        /// Kind of prefixes that are cached.
         pub mode: Option<Text<'a>>,
     }
 }

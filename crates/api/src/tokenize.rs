@@ -81,7 +81,7 @@ pub fn read_tokenize<'a>(
             echo: false,
         },
         (None, Some(messages)) => {
-            // The same prompt as a chat's, which has no wishes for the cache in it.
+            // Wishes for the cache are no part of a chat's prompt, nor of this one.
             messages.settle(notes)?;
             if let Some(tools) = &mut body.tools {
                 cache_control::take_from_tools(tools, notes)?;

@@ -10,7 +10,9 @@ use stator_protos::header::{
 impl Exchange {
     /// Has the answer name fields that change nothing, beside earlier ones.
     pub(crate) fn ignores(&mut self, fields: Option<&str>) {
-        self.ignored = ignored::told(self.ignored.as_ref(), fields);
+        if fields.is_some() {
+            self.ignored = ignored::told(self.ignored.as_ref(), fields);
+        }
     }
 
     /// Has the answer name the headers by which its client chose a worker, where clients may not.

@@ -9,23 +9,21 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::upstream::engines::Leg;
 use crate::upstream::passage::Losses;
+use crate::upstream::salts::{self, CACHE_SALT};
 use bytes::Bytes;
 use http::header;
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
-use stator_api::openai::options::check_cache_salt;
 use stator_api::passed_fields::PassingEdge;
-use stator_body::{Api, FormError, FormScreen, Object, unquote};
+use stator_body::{Api, FormError, FormScreen, Object, scan};
 use stator_handover::{KV_PARAMETERS, nixl};
 use stator_protos::header::DESTINATION;
 use tracing::Span;
 
 /// Field by which an endpoint picker places a request.
 const CONSTRAINTS: &str = "nvext.routing_constraints";
-/// Field that keeps the prefixes of clients apart.
-const CACHE_SALT: &str = "cache_salt";
 
 impl Sidecar {
     /// A body without the fields that may not reach the engine. The answer names those that change
@@ -63,7 +61,7 @@ impl Sidecar {
             edit = edit.set(KV_PARAMETERS, nixl::PREFILL);
         }
         if let Some(salt) = salt {
-            edit = edit.set(CACHE_SALT, salt);
+            edit = edit.set(CACHE_SALT, Bytes::copy_from_slice(salt));
         }
         Ok(edit.finish().into())
     }
@@ -129,18 +127,8 @@ impl Sidecar {
 }
 
 /// The cache salt of `nvext` as JSON, which goes before the body's own; an empty one counts as none.
-fn extension_salt(body: &[u8]) -> Result<Option<Vec<u8>>, ApiError> {
-    let Ok(object) = Object::parse(body) else { return Ok(None) };
-    let extensions = object.get("nvext").and_then(|raw| Object::parse(raw).ok());
-    let salt = extensions.as_ref().and_then(|object| object.get(CACHE_SALT));
-    let Some(raw) = salt.filter(|raw| **raw != *b"null") else { return Ok(None) };
-    let Some(text) = unquote(raw) else {
-        let message = format!("{EXTENSION_SALT} must be a string");
-        return Err(ApiError::invalid(EXTENSION_SALT, message));
-    };
-    if text.is_empty() {
-        return Ok(None);
-    }
-    check_cache_salt(EXTENSION_SALT, &text)?;
-    Ok(Some(raw.to_vec()))
+fn extension_salt(body: &[u8]) -> Result<Option<&[u8]>, ApiError> {
+    let Ok(fields) = scan(body) else { return Ok(None) };
+    let raw = stator_body::extension_salt(body, &fields);
+    Ok(raw.map(salts::extension).transpose()?.flatten().and(raw))
 }

@@ -49,7 +49,7 @@ mod tests {
         // A token has come.
         timer.wait_until(at(31)).await;
         assert_eq!(begin.elapsed(), Duration::from_secs(31));
-        // What is over, is over at once.
+        // A deadline that has passed takes no time.
         timer.wait_until(at(31)).await;
         timer.wait_until(at(20)).await;
         assert_eq!(begin.elapsed(), Duration::from_secs(31));

@@ -59,7 +59,7 @@ fn obvious(form: &str, date: DateTime) -> String {
             }
             None if rest.starts_with("%Z") => ("UTC".to_owned(), 2),
             None if rest.starts_with("%z") => ("+0000".to_owned(), 2),
-            // What is no directive stays: with it the sign that follows, which begins none.
+            // Text that is no directive stays, and so does the sign behind it, which begins none.
             None if rest.starts_with("%-") => pass(rest, 3),
             None if c == '%' => pass(rest, 2),
             None => pass(rest, 1),

@@ -1,4 +1,4 @@
-//! What is told of a TensorRT-LLM's blocks is what there is.
+//! Blocks that a TensorRT-LLM's events announce are those that it has.
 //!
 //! An input is a list of events, as the engine's server gives it.
 

@@ -45,7 +45,7 @@ pub(crate) struct BlockExport {
 #[derive(Clone, Debug)]
 pub(crate) struct LentPrompt {
     pub(crate) key: RequestKey,
-    /// Its blocks.
+    /// Names of the prompt's blocks.
     pub(crate) names: Arc<[BlockName]>,
     /// Copies that the driver made before anybody asked.
     pub(crate) pushed: PushedBlocks,

@@ -122,9 +122,9 @@ type Said = Result<PrefillResponse, Refused>;
 
 /// An agent that prefills as it is told to, and tells what it is asked for.
 struct Scripted {
-    /// Its answer, once the prompt is computed; `None` where the test says more.
+    /// The agent's answer, once the prompt is computed; `None` if the test says more.
     kept: Option<&'static str>,
-    /// What the test says.
+    /// Messages of the test.
     says: Mutex<Option<mpsc::Receiver<Said>>>,
     transfer: Arc<Transfer>,
     /// The name that it gives itself.
@@ -199,7 +199,7 @@ struct Pair {
     harness: Harness,
     peer: PrefillWorker,
     prefills: mpsc::Receiver<PrefillRequest>,
-    /// What the agent says of a prompt, where it has no answer of its own.
+    /// Messages of the agent about a prompt, if it has no answer of its own.
     say: mpsc::Sender<Said>,
     /// Names that the transfer was asked for; none for each connection.
     asks: mpsc::Receiver<Vec<BlockName>>,

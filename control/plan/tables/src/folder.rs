@@ -28,7 +28,7 @@ pub struct TablesFolder {
 struct CurrentVersions {
     #[serde(default)]
     defaults: BTreeMap<String, VersionSlots>,
-    /// The same by system.
+    /// Versions by system and engine, of systems that have other ones.
     #[serde(default)]
     overrides: BTreeMap<String, BTreeMap<String, VersionSlots>>,
 }

@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("context_management.edits[0].type"));
     }
 
-    /// Which messages of a conversation keep their thoughts; its letters are a user's turn, the
-    /// result of a tool, and an assistant's thoughts.
+    /// Compares the messages that keep their thoughts, of a conversation whose letters are a user's
+    /// turn, the result of a tool, and an assistant's thoughts.
     fn check(kept: u64, turns: &str, expected: &str) {
         let message = |kind| {
             let role = match kind {

@@ -7,14 +7,13 @@ use crate::standalone::client::Client;
 use crate::standalone::config::ProxySettings;
 use crate::standalone::job::payer;
 use crate::standalone::{Pool, Prompt};
-use crate::upstream::headers;
 use crate::upstream::passage::{Losses, RemovedFields};
+use crate::upstream::{headers, salts};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
-use stator_api::openai::options::check_cache_salt;
 use stator_api::passed_fields::PassingEdge;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
@@ -74,17 +73,8 @@ struct Salts<'a> {
 impl<'a> Salts<'a> {
     /// Reads and checks them; an empty extension counts as none.
     fn read(body: &'a [u8], fields: &Fields) -> Result<Self, ApiError> {
-        let text = |param: &str, raw: &'a [u8]| match unquote(raw) {
-            _ if raw == b"null" => Ok(None),
-            None => Err(ApiError::invalid(param, format!("{param} must be a string"))),
-            text => Ok(text),
-        };
-        let own = fields.raw(body, Field::CacheSalt).map(|raw| text("cache_salt", raw));
-        let own = own.transpose()?.flatten();
-        let extension = extension_salt(body, fields).map(|raw| text(EXTENSION_SALT, raw));
-        let extension = extension.transpose()?.flatten().filter(|salt| !salt.is_empty());
-        own.iter().try_for_each(|salt| check_cache_salt("cache_salt", salt))?;
-        extension.iter().try_for_each(|salt| check_cache_salt(EXTENSION_SALT, salt))?;
+        let own = fields.raw(body, Field::CacheSalt).map(salts::own).transpose()?.flatten();
+        let extension = extension_salt(body, fields).map(salts::extension).transpose()?.flatten();
         Ok(Self { own, extension })
     }
 }

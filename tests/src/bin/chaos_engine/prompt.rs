@@ -35,7 +35,7 @@ impl Prompt {
         Self { state: fold(0, &tokens), tokens }
     }
 
-    /// This prompt, with its beginning computed elsewhere.
+    /// The rest of the prompt, whose beginning was computed elsewhere.
     pub(crate) fn after(self, begun: Computed) -> Self {
         let rest = self.tokens.get(begun.tokens..).unwrap_or_default();
         Self { state: fold(begun.state, rest), tokens: self.tokens }

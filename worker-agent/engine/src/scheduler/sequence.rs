@@ -247,7 +247,7 @@ impl Sequence {
         KeptPrompt { blocks: std::mem::take(&mut self.blocks) }
     }
 
-    /// Its leading blocks whose KV is computed.
+    /// Leading blocks whose KV is computed.
     pub(super) fn whole_blocks(&self, block_size: usize) -> &[BlockId] {
         &self.blocks[..self.computed / block_size]
     }
