@@ -5,6 +5,7 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// Limits of a file. The largest table of the wheel has 1 MB and 260,756 rows.
@@ -58,8 +59,8 @@ impl TableFile {
             let reason = format!("{bytes} bytes are above the limit of {FILE_BYTES_MAX}");
             return Err(TableError::file(path, reason));
         }
-        let reader =
-            SerializedFileReader::new(file).map_err(|error| TableError::file(path, error))?;
+        let reader = caught(|| SerializedFileReader::new(file).map_err(|error| error.to_string()))
+            .map_err(|reason| TableError::file(path, reason))?;
         let told = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(told).ok().filter(|rows| (1..=ROWS_MAX).contains(rows));
         let outside = || TableError::file(path, format!("{told} rows are not in 1..={ROWS_MAX}"));
@@ -176,9 +177,12 @@ impl TableFile {
             if !(0..=COLUMN_BYTES_MAX).contains(&bytes) {
                 return Err(fault(format!("{bytes} bytes are not in 0..={COLUMN_BYTES_MAX}")));
             }
-            let group = self.reader.get_row_group(group);
-            let reader = group.and_then(|group| group.get_column_reader(place));
-            row = read(reader.map_err(|error| fault(error.to_string()))?, row)?;
+            let reader = caught(|| {
+                let group = self.reader.get_row_group(group);
+                let reader = group.and_then(|group| group.get_column_reader(place));
+                reader.map_err(|error| error.to_string())
+            });
+            row = read(reader.map_err(fault)?, row)?;
         }
         if row != self.rows {
             return Err(fault(format!("has {row} rows, and the file has {}", self.rows)));
@@ -199,8 +203,11 @@ impl TableFile {
         let mut row = first;
         loop {
             levels.clear();
-            let read = reader.read_records(BATCH_ROWS, Some(&mut levels), None, &mut values);
-            let (records, present, _) = read.map_err(|error| fault(error.to_string()))?;
+            let read = caught(|| {
+                let read = reader.read_records(BATCH_ROWS, Some(&mut levels), None, &mut values);
+                read.map_err(|error| error.to_string())
+            });
+            let (records, present, _) = read.map_err(fault)?;
             if records == 0 {
                 return Ok(row);
             }
@@ -217,6 +224,12 @@ impl TableFile {
             }
         }
     }
+}
+
+/// Runs a call of the Parquet reader, which panics at many kinds of wrong bytes: a panic becomes a
+/// reason like the reader's own errors. What the call was given is not used after a reason.
+fn caught<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err("has wrong bytes".to_owned()))
 }
 
 impl TableWords {
