@@ -54,7 +54,7 @@ ENVIRONMENT = {
     "SGLANG_HOST_IP": "127.0.0.1", "SGLANG_USE_CPU_ENGINE": "1"}
 SGLANG_FLAGS = ["--device", "cpu", "--dtype", "bfloat16", "--max-running-requests", "32", "--context-length", "2048",
                 "--page-size", str(BLOCK_TOKENS), "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
-                "--grammar-backend", "none", "--disable-cuda-graph", "--disable-overlap-schedule", "--sleep-on-idle"]
+                "--grammar-backend", "none", "--disable-cuda-graph", "--disable-overlap-schedule"]
 
 
 def own_tiers(host_gb, tiers):
