@@ -59,9 +59,10 @@ class Process:
         self.process.wait()
 
 
-def request(address, method, path, body=None):
+def request(address, method, path, body=None, headers=None):
     connection = http.client.HTTPConnection(address, timeout=300)
-    connection.request(method, path, body and json.dumps(body), {"content-type": "application/json"})
+    headers = {"content-type": "application/json", **(headers or {})}
+    connection.request(method, path, body and json.dumps(body), headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     assert answer.status == 200, text
