@@ -97,9 +97,10 @@ proptest! {
             bench.located(first..first + u128::from(blocks), source, cost);
         }
         for (source, (latency, block)) in (1_u8..).zip(costs) {
+            // In quarters of a millisecond: a load counts as a quarter longer than it takes.
             let time = |loaded: u64| match loaded {
-                0 => blocks * prefill,
-                loaded => latency + loaded * block + (blocks - loaded) * prefill,
+                0 => 4 * blocks * prefill,
+                loaded => 5 * (latency + loaded * block) + 4 * (blocks - loaded) * prefill,
             };
             let best = (0..=blocks).min_by_key(|loaded| time(*loaded)).unwrap_or_default();
             let first = u128::from(source) * 50;
