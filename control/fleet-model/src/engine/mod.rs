@@ -242,6 +242,11 @@ impl Engine {
         self.pool.tiers.lendable(blocks)
     }
 
+    /// The disk, if there is one, reads a block in so long from now on.
+    pub(crate) fn set_disk_read(&mut self, block: Ps) {
+        self.pool.tiers.set_disk_read(block);
+    }
+
     /// Blocks that the tiers gave and took.
     pub(crate) fn tier_totals(&self) -> TierTotals {
         self.pool.tiers.totals()

@@ -1,12 +1,18 @@
-//! Workers that die and come back.
+//! Workers that die and come back, and disks that change their speed.
 
 use super::World;
 use super::agenda::Event;
 use super::worker::Tenure;
 use crate::policy::{WorkerNews, WorkerNumber};
-use crate::time::from_seconds;
+use crate::time::{Ps, from_seconds};
 
 impl World<'_> {
+    /// Every worker's disk reads a block in so long from now on, as one that its provider throttles. Reads
+    /// under way end as they would have. A worker that starts later has the disk of the settings.
+    pub fn set_disk_read(&mut self, block: Ps) {
+        self.workers.iter_mut().for_each(|worker| worker.engine.set_disk_read(block));
+    }
+
     /// Decides when the next worker dies.
     pub(super) fn plan_death(&mut self) {
         let held = self.workers.iter().filter(|worker| worker.tenure != Tenure::Retired).count();

@@ -16,6 +16,8 @@ mod scale;
 mod state;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tier_tests;
 mod transfer;
 mod turns;
 mod waiting;

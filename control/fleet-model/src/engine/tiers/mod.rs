@@ -163,6 +163,13 @@ impl Tiers {
         self.totals
     }
 
+    /// The disk, if there is one, reads a block in so long from now on.
+    pub(crate) fn set_disk_read(&mut self, block: Ps) {
+        if let Some(disk) = &mut self.limits.disk {
+            disk.read_block = block;
+        }
+    }
+
     /// Time goes on: the store hears of the work that has ended.
     pub(crate) fn advance(&mut self, now: Ps, news: &mut KvNews) {
         self.now = self.now.max(now);
