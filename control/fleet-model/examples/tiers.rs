@@ -3,12 +3,13 @@
 //!
 //! `cargo run --release -p stator-fleet-model --example tiers -- TRACE HOST,DISK...`, where TRACE is a file
 //! in Mooncake's format or `agents`, the mix of `stator simulate`. HOST and DISK are blocks of 512 tokens
-//! in all four workers together. The device of each holds 400 blocks.
+//! in all four workers together. The device of each holds 400 blocks. The last ways let workers fetch from the
+//! host memory of others.
 
 use stator_fleet_model::time::{MS, from_seconds};
 use stator_fleet_model::{
-    DiskLimits, EngineLimits, FleetSettings, Mix, PolicyKind, Replay, RunOutcome, Sides,
-    SyntheticWorkload, TRACE_BLOCK, TierLimits, Workload, World,
+    DiskLimits, EngineLimits, FleetSettings, Mix, PeerLimits, PolicyKind, Replay, RunOutcome,
+    Sides, SyntheticWorkload, TRACE_BLOCK, TierLimits, Workload, World,
 };
 use stator_kv::policy::PolicyName;
 use stator_kv::store::TierAdmission;
@@ -26,33 +27,58 @@ const HOST_BYTES_PER_S: f64 = 50e9;
 const DISK_READ_BYTES_PER_S: f64 = 6e9;
 const DISK_WRITE_BYTES_PER_S: f64 = 3e9;
 
-/// A way to fill the tiers: its name, the policy of host memory, what the disk takes, and whether host memory
-/// waits for a second use.
-type FillingWay = (&'static str, Option<PolicyName>, fn(u32) -> TierAdmission, bool);
+/// A way to fill the tiers.
+struct FillingWay {
+    name: &'static str,
+    /// Eviction policy of host memory; `None` leaves the choice to the store.
+    host_policy: Option<PolicyName>,
+    /// Blocks that are written to a disk with room for so many.
+    admission: fn(u32) -> TierAdmission,
+    /// Whether host memory waits for a second use.
+    is_selective: bool,
+    /// Bytes that a worker reads from the host memory of others in a second; 0 where none lends.
+    link_bytes_per_s: f64,
+}
 
-const WAYS: [FillingWay; 5] = [
-    ("LRU, all", Some(PolicyName::Lru), |_| TierAdmission::Through, false),
-    ("LRU, second touch (Dynamo)", Some(PolicyName::Lru), |_| TierAdmission::SecondTouch, false),
-    ("selective (HiCache)", Some(PolicyName::Lru), |_| TierAdmission::Through, true),
-    ("selected, all", None, |_| TierAdmission::Through, false),
-    (
-        "selected, measured",
-        None,
-        |blocks| TierAdmission::Measured { blocks: blocks as usize },
-        false,
-    ),
+const LRU: FillingWay = FillingWay {
+    name: "LRU, all",
+    host_policy: Some(PolicyName::Lru),
+    admission: |_| TierAdmission::Through,
+    is_selective: false,
+    link_bytes_per_s: 0.0,
+};
+
+const SELECTED: FillingWay = FillingWay { name: "selected, all", host_policy: None, ..LRU };
+
+const WAYS: [FillingWay; 7] = [
+    LRU,
+    FillingWay {
+        name: "LRU, second touch (Dynamo)",
+        admission: |_| TierAdmission::SecondTouch,
+        ..LRU
+    },
+    FillingWay { name: "selective (HiCache)", is_selective: true, ..LRU },
+    SELECTED,
+    FillingWay {
+        name: "selected, measured",
+        admission: |blocks| TierAdmission::Measured { blocks: blocks as usize },
+        ..SELECTED
+    },
+    FillingWay { name: "selected, all; lent at 10 GB/s", link_bytes_per_s: 10e9, ..SELECTED },
+    FillingWay { name: "selected, all; lent at 40 GB/s", link_bytes_per_s: 40e9, ..SELECTED },
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let workload = workload(&arguments.next().unwrap_or_default())?;
     let sizes: Vec<[u32; 2]> = arguments.map(|pair| size(&pair)).collect::<Result<_, _>>()?;
-    println!("host, disk | way | cached % | TTFT mean | p90 | p99 | GB to host | GB to disk");
+    println!(
+        "host, disk | way | cached % | TTFT mean | p90 | p99 | GB to host | GB to disk | GB fetched"
+    );
     run(&workload, "0, 0 | no tiers", TierLimits::NONE)?;
     for [host, disk] in sizes {
-        for (name, host_policy, admission, is_selective) in WAYS {
-            let limits = TierLimits { host_policy, is_selective, ..limits(host, disk, admission) };
-            run(&workload, &format!("{host}, {disk} | {name}"), limits)?;
+        for way in &WAYS {
+            run(&workload, &format!("{host}, {disk} | {}", way.name), limits(host, disk, way))?;
         }
     }
     Ok(())
@@ -78,21 +104,24 @@ fn size(pair: &str) -> Result<[u32; 2], Box<dyn Error>> {
 }
 
 /// The tiers of one worker.
-fn limits(host: u32, disk: u32, admission: fn(u32) -> TierAdmission) -> TierLimits {
+fn limits(host: u32, disk: u32, way: &FillingWay) -> TierLimits {
     let block_bytes = f64::from(TRACE_BLOCK) * preset().kv_token_bytes();
     let block = |bytes_per_s: f64| from_seconds(block_bytes / bytes_per_s);
     let blocks = disk / WORKERS;
+    let lends = way.link_bytes_per_s > 0.0;
     TierLimits {
         host_blocks: host / WORKERS,
         onboard_block: block(HOST_BYTES_PER_S),
+        host_policy: way.host_policy,
+        is_selective: way.is_selective,
         disk: Some(DiskLimits {
             blocks,
             latency: MS / 5,
             read_block: block(DISK_READ_BYTES_PER_S),
             write_block: block(DISK_WRITE_BYTES_PER_S),
-            admission: admission(blocks),
+            admission: (way.admission)(blocks),
         }),
-        ..TierLimits::NONE
+        peers: lends.then(|| PeerLimits { latency: MS, block: block(way.link_bytes_per_s) }),
     }
 }
 
@@ -113,13 +142,14 @@ fn run(workload: &Workload, name: &str, tiers: TierLimits) -> Result<(), Box<dyn
     let gb = |blocks: u64| blocks as f64 * f64::from(TRACE_BLOCK) * preset.kv_token_bytes() / 1e9;
     let RunOutcome { cached_share, ttft_ms, tiers, .. } = &outcome;
     println!(
-        "{name} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0}",
+        "{name} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0}",
         100.0 * cached_share,
         ttft_ms.mean,
         ttft_ms.p90,
         ttft_ms.p99,
         gb(tiers.host_written),
         gb(tiers.disk_written),
+        gb(tiers.peers),
     );
     Ok(())
 }
