@@ -41,7 +41,8 @@ os._exit(0 if result.wasSuccessful() and result.testsRun else 1)
 fn shim_never_raises() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let python = bed.program().with_file_name("python");
-    for module in ["test_vllm_0_32", "test_sglang_0_5", "test_stator_device", "test_trtllm_1_2"] {
+    let engines = ["test_vllm_0_32", "test_vllm_connector", "test_sglang_0_5", "test_trtllm_1_2"];
+    for module in engines.into_iter().chain(["test_stator_device"]) {
         let mut tests = Command::new(&python);
         tests.args(["-B", "-c", UNITTEST, module]).current_dir(SHIMS);
         let result = tests.output().unwrap();

@@ -47,6 +47,16 @@ def guarded(**answers):
     return guard_all
 
 
+class Nothing:
+    """Stands for a part of an engine that could not be made: a method without an answer gives None."""
+
+    def __init__(self, **answers):
+        vars(self).update(answers)
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
 class Ask:
     """A question for the leading blocks of a prompt, and what is known of the answer."""
 
@@ -231,9 +241,10 @@ class Link:
             self._send(TOKENS, head + b"".join(key + text for key, _, text in part))
 
     def fault(self, entry):
-        """Ends the tiers for good because of the exception that is being handled."""
+        """Ends the tiers for good because of the exception that is being handled. The log has the first."""
         self.counts[FAULTS] += 1
-        self.logger.exception("KV tiers are off until the engine restarts: %s failed", entry)
+        if not self.ended.is_set():
+            self.logger.exception("KV tiers are off until the engine restarts: %s failed", entry)
         self.shutdown()
 
     def shutdown(self):

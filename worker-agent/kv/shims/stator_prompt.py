@@ -227,3 +227,22 @@ def form_of(vllm_config, version, platform):
         f" pp={parallel.pipeline_parallel_size} dcp={parallel.decode_context_parallel_size}"
         f" attention={vllm_config.attention_config.backend}"
         f" hash={cache.prefix_caching_hash_algo} seed={os.environ.get('PYTHONHASHSEED', 'none')}")
+
+
+def groups_of(kv_cache_config):
+    """Words for the groups of KV, and the window of each in tokens; None is full attention.
+
+    vLLM keeps these names for itself: where one is missing, its import fails here, and not the engine's.
+    """
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+        get_sliding_window_size_in_chunks as window_in_chunks,
+    )
+    from vllm.v1.kv_cache_interface import iter_layer_specs
+
+    groups, windows = kv_cache_config.kv_cache_groups, {}
+    for of in get_offloading_group_ids(kv_cache_config):
+        spec = next(iter(iter_layer_specs(groups[of].kv_cache_spec)))
+        windows[of] = type(spec).__name__, spec.block_size, window_in_chunks(spec, 1)
+    words = [":".join(map(str, group)) for group in windows.values()]
+    return "1" if len(words) == 1 else ",".join(words), {of: group[2] for of, group in windows.items()}

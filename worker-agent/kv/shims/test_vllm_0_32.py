@@ -13,6 +13,7 @@ import threading
 import time
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 import stator_link as link
 import stator_prompt as prompt
@@ -34,6 +35,14 @@ def spec(path="/nowhere/agent.sock", windows=(None,)):
         engine_id="engine", model=config.OffloadingModelConfig("model", "bfloat16"),
         cache=config.OffloadingCacheConfig(tokens_per_hash=TOKENS, blocks_per_chunk=1),
         parallel=config.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, False)))
+
+
+def started(*args, found_s=20.0):
+    """A manager of such a spec, as its connector starts it. It waits long for an agent that answers."""
+    manager = spec(*args).get_manager()
+    manager.found_s = found_s
+    manager.start()
+    return manager
 
 
 def caches():
@@ -117,7 +126,7 @@ class NeverRaises(unittest.TestCase):
         logging.disable(logging.CRITICAL)
 
     def shims(self, path):
-        for make in (lambda: spec(path).get_manager(), lambda: spec(path).get_worker(caches())):
+        for make in (lambda: started(path), lambda: spec(path).get_worker(caches())):
             made = make()
             self.addCleanup(made.shutdown)
             yield made
@@ -135,10 +144,13 @@ class NeverRaises(unittest.TestCase):
                     method(*[GARBAGE[(first + 3 * at) % len(GARBAGE)] for at in range(count)])
 
     def test_a_shim_with_a_fault_is_off_and_still_answers(self):
-        manager = spec(Agent(self).path).get_manager()
+        manager = started(Agent(self).path)
         self.assertEqual(manager.boot, BOOT)
-        manager.lookup(b"key", None)
+        manager.logger = mock.Mock()
+        for _ in range(3):
+            manager.lookup(b"key", None)
         self.assertTrue(manager.ended.is_set())
+        self.assertEqual((manager.logger.exception.call_count, manager.counts[link.FAULTS]), (1, 3))
         asked, context, keys = request("r", 3)
         manager.arrive(asked)
         self.assertEqual(manager.lookup(keys[0], context), LookupResult.MISS)
@@ -149,7 +161,7 @@ class NeverRaises(unittest.TestCase):
         for length, kind in itertools.product((0, 1, 4, 8, 24, 60), range(60, 80)):
             noise = packet(kind, chance.randbytes(length), number=1, flags=chance.randrange(3))
             agent = Agent(self, lambda number: [noise, noise[:7]])
-            manager = spec(agent.path).get_manager()
+            manager = started(agent.path)
             asked, context, keys = request("r", 2)
             manager.arrive(asked)
             for _ in range(100):
@@ -167,7 +179,7 @@ class NeverRaises(unittest.TestCase):
             (None, [link.ASK]),
         ):
             agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
-            manager = spec(agent.path).get_manager()
+            manager = started(agent.path)
             asked, context, keys = request("r", 1)
             asked.kv_transfer_params = told
             manager.arrive(asked)
@@ -178,13 +190,13 @@ class NeverRaises(unittest.TestCase):
         for garbage in GARBAGE:
             hints = ({"stator_hint": garbage}, {"stator_holders": garbage}, {"stator_holders": [garbage]})
             for told in (garbage, *hints, {"stator_holders": [[garbage, garbage]]}):
-                manager = spec(Agent(self).path).get_manager()
+                manager = started(Agent(self).path)
                 asked.kv_transfer_params = told
                 manager.arrive(asked)
                 self.assertFalse(manager.counts[link.FAULTS], told)
 
     def test_a_load_that_takes_longer_than_computing_is_not_made(self):
-        manager = spec().get_manager()
+        manager = started()
         manager.prefill_us = 1000
         for _ in range(prompt.LOADS_MIN):
             self.assertTrue(manager.pays(TOKENS))
@@ -198,7 +210,7 @@ class NeverRaises(unittest.TestCase):
     def test_a_slot_outside_the_arena_is_never_used(self):
         found = struct.pack("<I", 0) + slots(SLOTS)
         agent = Agent(self, lambda number: [packet(link.FOUND, found, number)])
-        manager = spec(agent.path).get_manager()
+        manager = started(agent.path)
         asked, context, keys = request("r", 1)
         manager.arrive(asked)
         while (result := manager.lookup(keys[0], context)) == LookupResult.RETRY:
@@ -208,7 +220,7 @@ class NeverRaises(unittest.TestCase):
     def test_requests_end_under_a_silent_agent(self):
         pending = packet(link.FOUND, struct.pack("<I", 2) + slots(), 1)
         for answers, waits in (([], link.ASKS_LATE), ([pending], link.LOADS_LATE)):
-            manager = spec(Agent(self, lambda number: answers).path).get_manager()
+            manager = started(Agent(self, lambda number: answers).path, found_s=link.FOUND_S)
             asked, context, keys = request("r", 2)
             manager.arrive(asked)
             while manager.lookup(keys[0], context) != LookupResult.MISS:
@@ -222,10 +234,10 @@ class NeverRaises(unittest.TestCase):
     def test_blocks_come_back_as_they_were(self):
         found = struct.pack("<I", 0) + slots(5, 2)
         agent = Agent(self, lambda number: [packet(link.FOUND, found, number)])
-        manager, copies = spec(agent.path).get_manager(), spec(agent.path).get_worker(caches())
+        manager, copies = started(agent.path), spec(agent.path).get_worker(caches())
         asked, context, keys = request("r", 3)
         manager.arrive(asked)
-        results = [manager.lookup(key, context) for key in keys]
+        results = [self.settled(manager, key, context) for key in keys]
         self.assertEqual(results, [LookupResult.HIT, LookupResult.HIT, LookupResult.MISS])
         device, stored = copies.kv_caches.tensors[0].tensor, caches().tensors[0].tensor
         self.assertTrue(copies.submit_store(1, blocks(1, 3), shim.Slots(BOOT, [5, 2])))
@@ -244,7 +256,7 @@ class NeverRaises(unittest.TestCase):
     def stored(self, change=lambda asked: None):
         """What the agent is sent about two blocks of a request that are stored when it has ended."""
         agent = Agent(self)
-        manager = spec(agent.path).get_manager()
+        manager = started(agent.path)
         asked, context, keys = request("r", 2)
         change(asked)
         manager.arrive(asked)
@@ -295,16 +307,16 @@ class NeverRaises(unittest.TestCase):
 
     def test_a_failed_key_is_a_miss_for_its_request(self):
         agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
-        manager = spec(agent.path).get_manager()
+        manager = started(agent.path)
         asked, context, keys = request("r", 1)
         manager.arrive(asked)
-        self.assertEqual(manager.lookup(keys[0], context), LookupResult.HIT)
+        self.assertEqual(self.settled(manager, keys[0], context), LookupResult.HIT)
         manager.prepare_load(keys, context)
         # However the load ended: if it failed, vLLM looks up again.
         manager.complete_load(set(keys), context)
         self.assertEqual(manager.lookup(keys[0], context), LookupResult.MISS)
         manager.on_schedule_end(base.ScheduleEndContext(["r"], ["r"]))
-        self.assertEqual(manager.lookup(keys[0], context), LookupResult.HIT, "after a preemption")
+        self.assertEqual(self.settled(manager, keys[0], context), LookupResult.HIT, "after a preemption")
 
     def hybrid(self, answers, blocks=6):
         """A manager of a model with full attention, and a window of two blocks; both groups' keys. The
@@ -316,7 +328,7 @@ class NeverRaises(unittest.TestCase):
             return [packet(link.FOUND, struct.pack("<I", 0) + slots(*range(count)), number)]
 
         agent = Agent(self, answer)
-        manager = spec(agent.path, (None, 2 * TOKENS)).get_manager()
+        manager = started(agent.path, (None, 2 * TOKENS))
         asked, context, keys = request("r", blocks)
         manager.arrive(asked)
         return agent, manager, context, keys, windowed(keys)
@@ -352,12 +364,13 @@ class NeverRaises(unittest.TestCase):
 
     def test_a_window_is_not_looked_for_before_full_attention_has_answered(self):
         agent = Agent(self)
-        manager = spec(agent.path, (None, 2 * TOKENS)).get_manager()
+        manager = started(agent.path, (None, 2 * TOKENS))
         asked, context, keys = request("r", 3)
         manager.arrive(asked)
         self.assertEqual(manager.lookup(windowed(keys)[2], context), LookupResult.RETRY)
-        self.assertEqual(agent.heard.count(link.ASK), 1)
+        self.assertEqual(len(manager.asks), 1)
         # The agent stays silent: so nothing is found.
+        manager.found_s = link.FOUND_S
         self.assertEqual(self.settled(manager, keys[0], context), LookupResult.MISS)
 
     def test_both_groups_are_stored_up_to_the_same_place(self):
@@ -369,10 +382,10 @@ class NeverRaises(unittest.TestCase):
 
     def test_hello_waits_for_the_copies_of_the_connection_before(self):
         agent = Agent(self, lambda number: [packet(link.FOUND, struct.pack("<I", 0) + slots(0), number)])
-        manager = spec(agent.path).get_manager()
+        manager = started(agent.path)
         asked, context, keys = request("r", 2)
         manager.arrive(asked)
-        manager.lookup(keys[0], context)
+        self.settled(manager, keys[0], context)
         manager._leave()
         # Between the lookup and the load.
         self.assertFalse(manager.is_idle())
@@ -384,7 +397,7 @@ class NeverRaises(unittest.TestCase):
         self.assertTrue(manager.is_idle())
 
     def test_a_reset_waits_for_copies_that_nobody_reports(self):
-        manager = spec(Agent(self).path).get_manager()
+        manager = started(Agent(self).path)
         asked, context, keys = request("r", 2)
         manager.arrive(asked)
         self.assertEqual(manager.prepare_store(keys, context).keys_to_store, keys)

@@ -10,22 +10,17 @@ import os
 
 import numpy as np
 import torch
-from stator_link import LOADED, Link, guarded, hello
-from stator_prompt import Group, Groups, Prompt, PromptLink, form_of
+from stator_link import LOADED, Link, Nothing, guarded, hello
+from stator_prompt import Group, Groups, Prompt, PromptLink, form_of, groups_of
 from vllm import __version__
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
-    get_sliding_window_size_in_chunks,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as connector
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingConnectorMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import iter_layer_specs
 from vllm.v1.kv_offload import base
 from vllm.v1.kv_offload.base import LookupResult, TransferResult
-from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
-from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -53,7 +48,6 @@ class Manager(PromptLink, base.OffloadingManager):
         super().__init__(spec.path, spec.hello(0), logger, spec.groups)
         # Whether a load may follow a lookup of this step.
         self.may_load, self.steps, self.quiet_until = False, 0, 0
-        self.start()
 
     def is_idle(self):
         return not (self.may_load or self.loads or self.stores or self.steps < self.quiet_until)
@@ -109,17 +103,18 @@ class Manager(PromptLink, base.OffloadingManager):
     step, pays = PromptLink._pace, PromptLink._pays
 
 
-class Region(SharedOffloadRegion):
+def region(fd, slots, stride, spec):
     """The agent's arena, in place of vLLM's own file. A slot has the parts of all workers."""
+    from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
-    def __init__(self, fd, slots, stride, spec):
-        self.mmap_obj = mmap.mmap(fd, slots * stride)
-        self.page_size, self.num_chunks, self._row_stride = mmap.PAGESIZE, slots, stride
-        self.total_size_bytes, self.rank = slots * stride, spec.rank
-        self._worker_offset, self._worker_area_end = spec.rank * spec.page, (spec.rank + 1) * spec.page
-        self._base = torch.frombuffer(memoryview(self.mmap_obj), dtype=torch.int8)
-        self._views, self._canonical_offset, self.fd, self._creator = [], 0, None, False
-        self.is_pinned, self.pinned_addresses = False, []
+    memory, start = mmap.mmap(fd, slots * stride), spec.rank * spec.page
+    of = SharedOffloadRegion.__new__(SharedOffloadRegion)
+    vars(of).update(
+        mmap_obj=memory, page_size=mmap.PAGESIZE, num_chunks=slots, total_size_bytes=slots * stride,
+        rank=spec.rank, _row_stride=stride, _worker_offset=start, _worker_area_end=start + spec.page,
+        _base=torch.frombuffer(memoryview(memory), dtype=torch.int8), _views=[], _canonical_offset=0,
+        fd=None, _creator=False, is_pinned=False, pinned_addresses=[])
+    return of
 
 
 class CpuCopies:
@@ -127,8 +122,8 @@ class CpuCopies:
 
     def __init__(self, kv_caches, _, slots, region):
         self.region, self.done = region, []
-        view = region.create_next_worker_view
-        self.pairs = [(of.tensor, view(of.page_size_bytes)) for of in kv_caches.tensors]
+        part = region.create_next_worker_view
+        self.pairs = [(of.tensor, part(of.page_size_bytes)) for of in kv_caches.tensors]
 
     def submit_store(self, job, device, slots, is_load=False):
         blocks, slots = (torch.from_numpy(of.block_ids.astype(np.int64)) for of in (device, slots))
@@ -170,11 +165,13 @@ class Worker(Link, base.OffloadingWorker):
         self.start()
 
     def _joined(self, boot, slots, stride, fd):
-        is_cpu = current_platform.is_cpu()
-        if not is_cpu:
+        copies = CpuCopies
+        if not current_platform.is_cpu():
+            from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker as copies
+
             current_platform.set_device(self.kv_caches.tensors[0].tensor.device)
-        copies, blocks = CpuCopies if is_cpu else CPUOffloadingWorker, self.spec.blocks_per_chunk
-        self.arenas[boot] = copies(self.kv_caches, blocks, slots, Region(fd, slots, stride, self.spec))
+        arena, blocks = region(fd, slots, stride, self.spec), self.spec.blocks_per_chunk
+        self.arenas[boot] = copies(self.kv_caches, blocks, slots, arena)
 
     def _arena(self, boot):
         """The scheduler names one arena at a time, which all workers have mapped. Unmaps the others."""
@@ -244,25 +241,50 @@ class Spec(base.OffloadingSpec):
         return Worker(self, kv_caches)
 
 
+# Stands for either half of a connector.
+OFF = Nothing(
+    manager=Nothing(), worker=None, _load_jobs={}, get_finished=lambda *_: (set(), set()),
+    request_finished=lambda *_: (False, None), get_external_cache_hit_sources=lambda *_: {},
+    build_connector_meta=lambda *_: OffloadingConnectorMetadata({}, {}), take_events=list)
+
+
 class Connector(OffloadingConnector):
-    """Named by `kv_connector`. It sees what the spec does not: requests whole, and steps."""
+    """Named by `kv_connector`. It sees requests whole, and steps. If it cannot be made, it does nothing."""
 
     def __init__(self, vllm_config, role, kv_cache_config):
-        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        extra[FORM] = form_of(vllm_config, __version__, current_platform)
-        extra[GROUPS], extra[WINDOWS] = groups_of(kv_cache_config)
-        super().__init__(vllm_config, role, kv_cache_config)
+        try:
+            extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+            extra[FORM] = form_of(vllm_config, __version__, current_platform)
+            extra[GROUPS], extra[WINDOWS] = groups_of(kv_cache_config)
+            super().__init__(vllm_config, role, kv_cache_config)
+            (self.connector_scheduler or OFF).manager.start()
+            # Without these no failed load could be reported.
+            (self.connector_worker or OFF)._load_jobs, connector.KVConnectorTransferResults().failed_recving
+        except Exception:
+            connector.KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
+            self._off("connector")
+
+    def _off(self, part):
+        self.connector_scheduler = self.connector_worker = OFF
+        logger.exception("KV tiers are off until the engine restarts: its %s could not be made", part)
+
+    def register_kv_caches(self, kv_caches):
+        try:
+            super().register_kv_caches(kv_caches)
+        except Exception:
+            self._off("worker")
 
     def on_new_request(self, request):
         super().on_new_request(request)
         self.connector_scheduler.manager.arrive(request)
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        found = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        is_off, ask = self.connector_scheduler is OFF, super().get_num_new_matched_tokens
+        found = (0, False) if is_off else ask(request, num_computed_tokens)
         return found if self.connector_scheduler.manager.pays(found[0] or 0) else (0, False)
 
     def build_connector_meta(self, scheduler_output):
-        self.connector_scheduler.manager.step(scheduler_output.total_num_scheduled_tokens)
+        self.connector_scheduler.manager.step(getattr(scheduler_output, "total_num_scheduled_tokens", 0))
         return super().build_connector_meta(scheduler_output)
 
     def get_transfer_results(self, finished_req_ids):
@@ -273,16 +295,6 @@ class Connector(OffloadingConnector):
         return results
 
 
-def groups_of(kv_cache_config):
-    """Words for the groups of KV, and the window of each in tokens; None is full attention."""
-    groups, windows = kv_cache_config.kv_cache_groups, {}
-    for of in get_offloading_group_ids(kv_cache_config):
-        spec = next(iter(iter_layer_specs(groups[of].kv_cache_spec)))
-        windows[of] = type(spec).__name__, spec.block_size, get_sliding_window_size_in_chunks(spec, 1)
-    words = [":".join(map(str, group)) for group in windows.values()]
-    return "1" if len(words) == 1 else ",".join(words), {of: group[2] for of, group in windows.items()}
-
-
-if Connector.__name__ not in KVConnectorFactory._registry:
+if Connector.__name__ not in getattr(KVConnectorFactory, "_registry", Connector.__name__):
     # `MultiConnector` looks up by their names whose statistics it has.
     KVConnectorFactory.register_connector(Connector.__name__, __name__, Connector.__name__)
