@@ -88,7 +88,9 @@ class Pages(Link):
                     if not self.boot or not self.credit:
                         return place
                     slot, arena = self.credit.popleft(), self.map
-                arena[slot].copy_(page(place))
+                # From where it lies, in pieces: a page that is flattened first is copied twice.
+                pieces = page(place)
+                arena[slot].view(pieces.dtype).view(pieces.shape).copy_(pieces)
                 with self.lock:
                     # A slot of an earlier connection is not ours to hand over.
                     if self.peer is not peer:
@@ -131,6 +133,14 @@ class Storage(HiCacheStorage):
         except Exception:
             logger.exception("KV tiers are off until the engine restarts: its pages are not known")
 
+    def register_mem_host_pool_v2(self, host_pool, host_pool_name):
+        """Names a further pool. A prefix needs the pages of all of them, of which the agent has one kind."""
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if str(host_pool_name) != "kv" and self.pages:
+            logger.warning("KV tiers are off: the model has KV of another form, %s", host_pool_name)
+            self.close()
+            self.pages = None
+
     def join(self, pool):
         """Begins the connection, now that the form of pages is known."""
         # A page that is there: a new one may need memory that a driver has pinned.
@@ -167,9 +177,20 @@ class Storage(HiCacheStorage):
     def batch_set_v1(self, keys, host_indices, extra_info=None):
         depth = len(extra_info and extra_info.prefix_keys or ())
         get = self.mem_pool_host.get_data_page
-        page = lambda place: get(int(host_indices[place * self.tokens])).contiguous().view(torch.uint8)
+        page = lambda place: get(int(host_indices[place * self.tokens]), flat=False)
         count = self.pages.store(self.names(keys), depth, page)
         return [place < count for place in range(len(keys))]
+
+    def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
+        from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
+
+        return PoolTransferResult.empty()
+
+    def batch_get_v2(self, transfers, extra_info=None):
+        return {of.name: [False] * len(of.keys or ()) for of in transfers}
+
+    def batch_set_v2(self, transfers, extra_info=None):
+        return self.batch_get_v2(transfers)
 
     def exists(self, key):
         return self.batch_exists([key]) == 1

@@ -23,10 +23,22 @@ class HiCacheStorage:
     def register_mem_pool_host(self, pool):
         self.mem_pool_host = pool
 
+    def register_mem_host_pool_v2(self, pool, name):
+        pass
+
+
+class PoolTransferResult:
+    kv_hit_pages = 0
+
+    @classmethod
+    def empty(cls):
+        return cls()
+
 
 for package in ("sglang", "sglang.srt", "sglang.srt.mem_cache"):
     stand_in(package)
-stand_in("sglang.srt.mem_cache.hicache_storage", HiCacheStorage=HiCacheStorage)
+stand_in("sglang.srt.mem_cache.hicache_storage", HiCacheStorage=HiCacheStorage,
+         PoolTransferResult=PoolTransferResult)
 stand_in("sglang.version", __version__="0.5.23")
 
 import sglang_0_5 as shim  # noqa: E402
@@ -44,12 +56,16 @@ class Pool:
 
     def __init__(self, pages):
         self.kv = torch.randn(2, 2, pages * TOKENS, 2, 8).to(torch.bfloat16)
+        # Pages that were copied together.
+        self.flattened = 0
 
     def get_dummy_flat_data_page(self):
         return torch.zeros(SHAPE, dtype=torch.bfloat16).flatten()
 
     def get_data_page(self, index, flat=True):
-        return self.kv[:, :, index : index + TOKENS].flatten()
+        page = self.kv[:, :, index : index + TOKENS]
+        self.flattened += flat
+        return page.flatten() if flat else page
 
     def set_from_flat_data_page(self, index, page):
         self.kv[:, :, index : index + TOKENS] = page.reshape(SHAPE)
@@ -139,6 +155,8 @@ class Keeps(unittest.TestCase):
         storage = self.storage(agent.path, pool)
         self.assertEqual(storage.batch_set_v1(keys[:3], places[: 3 * TOKENS]), [True] * 3)
         self.assertEqual(storage.batch_exists(keys), 3)
+        # One, to know the form.
+        self.assertEqual(pool.flattened, 1)
         loaded = self.storage(agent.path, other)
         # The agent of this test serves one connection at a time.
         storage.close()
@@ -182,6 +200,25 @@ class Keeps(unittest.TestCase):
         self.assertEqual(storage.batch_set_v1(keys, places, info), [True] * 2)
         self.assertEqual(storage.batch_exists(keys), 2)
         self.assertEqual(sorted(agent.depths), [5, 6])
+
+    def test_a_model_with_several_pools_is_served_without_tiers(self):
+        agent, pool = Agent(self), Pool(2)
+        storage = self.storage(agent.path, pool)
+        keys, places = ["00" * 32, "11" * 32], torch.arange(2 * TOKENS)
+        storage.register_mem_host_pool_v2(pool, "kv")
+        self.assertEqual(storage.batch_set_v1(keys[:1], places[:TOKENS]), [True])
+        logging.disable(logging.NOTSET)
+        with self.assertLogs(shim.logger, "WARNING") as log:
+            storage.register_mem_host_pool_v2(object(), "swa")
+            storage.register_mem_host_pool_v2(object(), "mamba")
+        self.assertEqual(len(log.output), 1)
+        self.assertEqual(storage.batch_set_v1(keys, places), [False, False])
+        transfers = [types.SimpleNamespace(name=name, keys=of) for name, of in (("kv", keys), ("swa", None))]
+        self.assertEqual(storage.batch_exists(keys), 0)
+        self.assertEqual(storage.batch_exists_v2(keys, transfers).kv_hit_pages, 0)
+        nothing = {"kv": [False, False], "swa": []}
+        self.assertEqual(storage.batch_get_v2(transfers), nothing)
+        self.assertEqual(storage.batch_set_v2(transfers, None), nothing)
 
     def test_garbage_is_survived(self):
         for garbage in ([None], ["not hex"], [b"\xff"], [7]):
