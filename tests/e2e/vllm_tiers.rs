@@ -10,10 +10,11 @@ use stator_protos::kv_event::Medium;
 use stator_protos::worker::SnapshotRequest;
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
+use stator_tests::soon;
 use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role};
 use stator_tests::vllm::{VllmServer, serve_with};
-use stator_tests::{soon, stock::all_engines};
 use std::collections::HashSet;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -189,15 +190,21 @@ async fn a_vllm_outlives_the_agent_whose_host_memory_it_uses() {
     agent = attached(&bed, &server, home.path(), &[]).await;
     finds_again(&agent.engine, &prompt, &expected).await;
     salts_and_adapters_share_nothing(&agent.engine, &prompt).await;
-    let mut second = None;
-    if all_engines("two vLLMs that share host memory and disk of an agent") {
-        let server = second.insert(start_with_tiers(&bed, &folder, &adapters(&bed)).await);
-        assert_eq!(asked(&server.client(), &prompt).await, (expected.clone(), whole_blocks(LONG)));
-    }
-    agent.process.kill().await;
 
-    let servers = [&server, second.as_ref().unwrap_or(&server)];
+    // A second engine shares the host memory and the disk of the agent; later it has an agent of its
+    // own, for which a link leads to another folder.
+    let link = home.path().join("second");
+    symlink(&folder, &link).unwrap();
+    let second = start_with_tiers(&bed, &link, &adapters(&bed)).await;
+    // The prompt plain, salted and adapted.
+    let all = 3 * computed_blocks(LONG);
+    holds(&agent, "host", all).await;
+    finds_again(&second.client(), &prompt, &expected).await;
+    assert_eq!(stored(&agent).await, all as f64, "the second engine stored something");
+    agent.process.kill().await;
+    let servers = [&server, &second];
     damaged_blocks_of_a_disk_are_computed(&bed, servers, home.path(), (&prompt, &expected)).await;
+    a_vllm_reads_what_the_agent_of_another_holds(&bed, servers, home.path(), &link).await;
     drop(second);
     a_second_agent_finds_what_the_first_left_in_an_object_store(&bed, &server, home.path()).await;
 }
@@ -305,21 +312,28 @@ pub(crate) async fn hits_below(agent: &Agent) -> f64 {
     agent.metric("stator_kv_hit_blocks_total{from=\"below\"}").await
 }
 
-#[tokio::test]
-async fn a_vllm_reads_what_the_agent_of_another_holds() {
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
-    if !all_engines("two vLLMs whose agents lend each other KV") {
-        return;
+/// The second engine's link leads to the folder of an agent of its own from here on.
+async fn a_vllm_reads_what_the_agent_of_another_holds(
+    bed: &Bed,
+    [server, reader]: [&VllmServer; 2],
+    home: &Path,
+    link: &Path,
+) {
+    let other = home.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::remove_file(link).unwrap();
+    symlink(other.join("kv"), link).unwrap();
+    let mut first = attached(bed, server, home, &[]).await;
+    let mut second = attached(bed, reader, &other, &[]).await;
+    // Each engine has joined its agent when a prompt comes back.
+    for (agent, seed) in [(&first, 8), (&second, 9)] {
+        let prompt = tokens(seed, LONG);
+        let (expected, _) = asked(&agent.engine, &prompt).await;
+        finds_again(&agent.engine, &prompt, &expected).await;
+        holds(agent, "host", computed_blocks(LONG)).await;
     }
-    let home = tempfile::tempdir().unwrap();
-    let start = |id| {
-        let flags = (&["--kv-host-gb=0.02"][..], 1);
-        Agent::start_with(&bed, home.path(), (id, Role::Aggregated), flags)
-    };
-    let (first, second) = (start("first"), start("second"));
-    let mut first = Agent::ready(Engine::Vllm, first).await;
-    let mut second = Agent::ready(Engine::Vllm, second).await;
-    let prompt = tokens(6, LONG);
+
+    let prompt = tokens(10, LONG);
     let (expected, _) = asked_and_stored(&first, &prompt, computed_blocks(LONG)).await;
     let address = first.record().await.profile.kv_transfer.expect("it lends");
     let blocks = LONG / BLOCK_SIZE;
@@ -330,13 +344,14 @@ async fn a_vllm_reads_what_the_agent_of_another_holds() {
     assert_eq!(second.metric(read).await, blocks as f64);
 
     // Without a living holder it computes.
-    let prompt = tokens(7, LONG);
+    let prompt = tokens(11, LONG);
     let (expected, _) = asked_and_stored(&first, &prompt, computed_blocks(LONG)).await;
     signal(first.process.id(), "KILL");
     first.process.kill().await;
     let asked = (&*prompt, ANSWER);
     let answered = ask_near(&mut second.client, second.worker, asked, &holders).await;
     assert_eq!(answered, (expected, 0));
+    second.process.kill().await;
 }
 
 async fn answers_come_while_the_agent_stands_still(
