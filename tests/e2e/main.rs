@@ -27,6 +27,7 @@ mod kserve;
 mod kv_guarded;
 mod kv_operate;
 mod kv_peers;
+mod kv_shims;
 mod kv_tiers;
 mod kv_trouble;
 mod lifecycle;

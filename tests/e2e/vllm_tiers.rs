@@ -16,7 +16,6 @@ use stator_tests::vllm::{VllmServer, serve_with};
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 /// Tokens of a long prompt: 46 whole blocks and some more.
 pub(crate) const LONG: usize = 1500;
@@ -26,30 +25,6 @@ pub(crate) const ANSWER: u32 = 16;
 const ADAPTER: &str = "adapter";
 /// Folder of the modules that engines load.
 pub(crate) const SHIMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/kv/shims");
-
-/// Runs a module of tests, and ends without waiting for the threads of links: daemons, which Python
-/// may meet in the middle of their work when it ends in order.
-const UNITTEST: &str = "
-import os, sys, unittest
-result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromName(sys.argv[1]))
-sys.stderr.flush()
-os._exit(0 if result.wasSuccessful() and result.testsRun else 1)
-";
-
-/// The shims' own tests: every method takes whatever there is, and no request waits for long. Those
-/// of other engines speak to stand-ins of their interfaces.
-#[test]
-fn shim_never_raises() {
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
-    let python = bed.program().with_file_name("python");
-    let engines = ["test_vllm_0_32", "test_vllm_connector", "test_sglang_0_5", "test_trtllm_1_2"];
-    for module in engines.into_iter().chain(["test_stator_device"]) {
-        let mut tests = Command::new(&python);
-        tests.args(["-B", "-c", UNITTEST, module]).current_dir(SHIMS);
-        let result = tests.output().unwrap();
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-    }
-}
 
 #[tokio::test]
 async fn a_vllm_finds_again_what_it_computed_before() {

@@ -22,4 +22,15 @@ mod tests {
             assert!(lines <= 300, "{name}: {lines} lines");
         }
     }
+
+    #[test]
+    fn pip_installs_all_modules_under_the_version_of_the_agent() {
+        let package = include_str!("../shims/pyproject.toml");
+        for (name, _) in MODULES {
+            let module = name.strip_suffix(".py").expect("a Python module");
+            assert!(package.contains(&format!("    \"{module}\",\n")), "{module} is not installed");
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(package.contains(&format!("\nversion = \"{version}\"\n")), "not {version}");
+    }
 }
