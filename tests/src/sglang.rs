@@ -46,7 +46,8 @@ pub fn flags(role: Role, ranks: u16) -> Vec<String> {
     flags.extend(["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]);
     flags.extend(["--grammar-backend", "none", "--disable-cuda-graph"]);
     flags.extend(["--disable-overlap-schedule", "--page-size", &block_size]);
-    // Otherwise each uses up a core while it waits.
+    // Otherwise each uses up a core while it waits, and three of them starve those that start. KV that
+    // comes meanwhile is noticed up to a second later.
     flags.push("--sleep-on-idle");
     flags.extend(["--context-length", &context, "--max-total-tokens", &pool]);
     if ranks != "1" {

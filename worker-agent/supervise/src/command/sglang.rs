@@ -58,6 +58,9 @@ const TIERS: &str = "sglang_0_5";
 pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
     options.refuse_encode("sglang")?;
     let flags = options.flags(&DIALECT)?;
+    if sleeps_over_kv(options) {
+        tracing::warn!("--sleep-on-idle: SGLang sleeps up to 1 s while a request waits for KV");
+    }
     let mut args = Vec::new();
     if options.program.is_none() {
         args.extend(words(["-m", "sglang.launch_server"]));
@@ -93,6 +96,13 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
     let program = options.program.clone().unwrap_or_else(|| "python3".into());
     let (files, secrets) = (file.into_iter().collect(), secrets(options));
     Ok(EngineCommand { program, args, env: env(options), files, secrets })
+}
+
+/// Whether the scheduler sleeps although it has requests: it wakes for new ones, not for KV that comes
+/// from tiers or from the other half of a pair. Source: SGLang 0.5.23, `IdleSleeper`.
+pub(super) fn sleeps_over_kv(options: &Options) -> bool {
+    let waits = options.kv_tiers.is_some() || options.role != Role::Aggregated;
+    waits && Flags::read(&DIALECT, &options.extra).is_on("sleep-on-idle")
 }
 
 /// The flags of an engine whose host memory has the agent's tiers below it.

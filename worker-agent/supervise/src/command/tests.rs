@@ -257,6 +257,22 @@ fn a_word_that_is_no_flag_is_refused_where_a_flag_is_expected() {
 }
 
 #[test]
+fn an_sglang_that_sleeps_over_kv_is_known() {
+    let sleeps = |flags: &[&str], role, tiers| {
+        let mut options = options(flags);
+        options.role = role;
+        options.kv_tiers = tiers;
+        super::sglang::sleeps_over_kv(&options)
+    };
+    let tiers = KvTiers { socket: "/run/kv.sock".into(), modules: "/run".into() };
+    assert!(sleeps(&["--sleep-on-idle"], Role::Aggregated, Some(tiers.clone())));
+    assert!(sleeps(&["--sleep_on_idle"], Role::Decode, None));
+    assert!(!sleeps(&["--sleep-on-idle"], Role::Aggregated, None));
+    assert!(!sleeps(&["--no-sleep-on-idle"], Role::Prefill, None));
+    assert!(!sleeps(&[], Role::Aggregated, Some(tiers)));
+}
+
+#[test]
 fn an_sglang_takes_its_role_and_a_bootstrap_port() {
     let mut options = with_events(&[]);
     options.role = Role::Prefill;
