@@ -58,7 +58,7 @@ pub struct KvTierArgs {
     /// Share of host memory and of the disk that the KV of one tenant may have, in percent. Beyond it
     /// a tenant's KV takes the place of its own, not of others'. A tenant is a prefix space: what a
     /// proxy makes of API key, `x-tenant-id` and `cache_salt`. Needs `--kv-host-gb` and
-    /// `--engine builtin`. Default: no limit.
+    /// `--engine builtin` or `vllm`. Default: no limit.
     #[arg(long, env = "STATOR_KV_TENANT_SHARE_PERCENT", value_name = "PERCENT")]
     pub kv_tenant_share_percent: Option<u8>,
 
@@ -156,8 +156,9 @@ impl KvTierArgs {
             faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
         }
         // What other engines hand over does not say whose it is.
-        if self.kv_tenant_share_percent.is_some() && engine != EngineKind::Builtin {
-            faults.0.push("kv-tenant-share-percent: needs --engine builtin".into());
+        let has_tenants = matches!(engine, EngineKind::Builtin | EngineKind::Vllm);
+        if self.kv_tenant_share_percent.is_some() && !has_tenants {
+            faults.0.push("kv-tenant-share-percent: needs --engine builtin or vllm".into());
         }
     }
 
@@ -332,8 +333,9 @@ mod tests {
         let share = check(EngineKind::Builtin, &share).unwrap_err();
         assert_eq!(share, ["kv-tenant-share-percent: 0 is not in 1..=100"]);
         let share = ["--kv-host-gb=1", "--kv-tenant-share-percent=9"];
-        let share = check(EngineKind::Vllm, &share).unwrap_err();
-        assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin"]);
+        assert!(check(EngineKind::Vllm, &share).is_ok());
+        let share = check(EngineKind::Sglang, &share).unwrap_err();
+        assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin or vllm"]);
         let room = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-gb=2"]);
         assert_eq!(room.unwrap_err(), ["kv-disk-dir: needed with kv-disk-gb 2"]);
     }

@@ -222,9 +222,10 @@ impl SchedulerSession {
         }
         self.filler.fill(filled.iter().map(|entry| {
             let name = self.engine.names.name(&entry.key);
-            let tenant = crate::TenantKey::default();
+            let words = self.told.of(name);
+            let tenant = words.map_or_else(Default::default, |words| words.tenant);
             let block = Block { name, hash: None, parent: None, depth: entry.depth, tenant };
-            FilledBlock { slot: entry.slot, key: entry.key, block, words: self.told.of(name) }
+            FilledBlock { slot: entry.slot, key: entry.key, block, words }
         }));
         self.told.clear();
         Ok(())

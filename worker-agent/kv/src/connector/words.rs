@@ -1,18 +1,19 @@
-//! Tokens of blocks, by which routers name them, until the blocks are filled.
+//! Tokens and salt of blocks, by which routers name them and quotas count them, until they are filled.
 
 use super::names::KeyNames;
 use super::wire::{EngineKey, KEYS_MAX, TokensFrame};
-use crate::Block;
 use crate::cache::Client;
+use crate::{Block, TenantKey};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::{BlockHash, HashSeed, SequenceHash, block_hash, next_sequence_hash};
 use stator_protos::name::BlockName;
 
-/// Hash of a block's own tokens, and the block before it.
+/// Hash of a block's own tokens, the block before it, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockWords {
     before: BlockName,
     hash: BlockHash,
+    pub(super) tenant: TenantKey,
 }
 
 /// Words of the blocks of the next FILLED.
@@ -26,12 +27,15 @@ impl ToldWords {
             return false;
         }
         let seed = HashSeed::new(Some(&frame.lora), Some(&frame.salt));
+        // A tenant's adapters count together, as in a built-in engine.
+        let tenant = TenantKey(HashSeed::new(None, Some(&frame.salt)).number());
         self.0.extend(frame.blocks.iter().map(|block| {
             let mut before = block.key;
             before.0[..32].copy_from_slice(&block.before);
             let words = BlockWords {
                 before: names.name(&EngineKey(before.0)),
                 hash: block_hash(&block.tokens, seed),
+                tenant,
             };
             (names.name(&block.key), words)
         }));
@@ -57,7 +61,7 @@ impl WordNames {
     /// The block with its hashes for routers, if the hash of the block before it is known: that of one
     /// filled just now, or of one that the cache holds.
     pub(super) fn name(&mut self, block: Block, words: BlockWords, client: &Client) -> Block {
-        let BlockWords { before, hash } = words;
+        let BlockWords { before, hash, .. } = words;
         let parent = match block.depth {
             0 => None,
             _ => match self.0.get(&before).copied().or_else(|| client.event_hash(before)) {

@@ -86,6 +86,11 @@ pub(super) struct Heard {
 
 impl Agent {
     pub(super) fn new(slots: u32) -> Self {
+        Self::with_quota(slots, None)
+    }
+
+    /// One whose tenants may have this share of the slots, in percent.
+    pub(super) fn with_quota(slots: u32, tenant_share_percent: Option<u8>) -> Self {
         let tier = Arc::new(HeldTier::default());
         let opened = Arc::clone(&tier);
         let heard = Arc::<Mutex<Heard>>::default();
@@ -95,7 +100,8 @@ impl Agent {
                 told.lock().stored.push((block.hash, block.parent));
             }
         });
-        let mut settings = CacheSettings { events, ..CacheSettings::new(slots) };
+        let mut settings =
+            CacheSettings { events, tenant_share_percent, ..CacheSettings::new(slots) };
         settings.tiers.push(CacheTier {
             name: "disk",
             settings: TierSettings::new(Medium::Disk),
@@ -238,9 +244,14 @@ impl Shim {
 
     /// Tells the tokens of a block, all of which are its number.
     pub(super) fn tell(&mut self, block: u32, before: Option<u32>) {
+        self.tell_salted(block, before, "");
+    }
+
+    /// Tells the tokens of a block under a salt.
+    pub(super) fn tell_salted(&mut self, block: u32, before: Option<u32>, salt: &str) {
         let before = before.map_or([0; 32], |before| *key(before).0.first_chunk().unwrap());
         let blocks = vec![BlockTokens { key: key(block), before, tokens: vec![block; 16] }];
-        let (lora, salt) = Default::default();
+        let (lora, salt) = (String::new(), salt.to_owned());
         self.wire.send(&ShimMessage::Tokens(TokensFrame { lora, salt, blocks }));
     }
 

@@ -72,6 +72,22 @@ fn blocks_of_a_shim_without_tokens_are_named_by_the_book_now_or_later() {
 }
 
 #[test]
+fn a_salt_takes_the_place_of_its_own_blocks_beyond_its_quota() {
+    let agent = Agent::with_quota(16, Some(25));
+    let mut shim = agent.shim("a");
+    shim.store(&[0, 1]);
+    shim.tell_salted(2, None, "quiet");
+    shim.store(&[2]);
+    for block in 100..110 {
+        shim.tell_salted(block, None, "flood");
+        shim.store(&[block]);
+    }
+    assert_eq!(shim.ask(&[0, 1, 2]).slots.len(), 3, "blocks of others are there");
+    assert_eq!(shim.ask(&[106, 107, 108, 109]).slots.len(), 4, "and the flood's last ones");
+    assert!(shim.ask(&[105]).slots.is_empty());
+}
+
+#[test]
 fn after_a_reset_blocks_have_no_names() {
     let agent = Agent::new(16);
     let mut shim = agent.shim("a");
