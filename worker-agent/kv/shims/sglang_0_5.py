@@ -116,15 +116,18 @@ def safely(answer):
     return guard
 
 
+def group_of(config):
+    """The part of a page's name that is the rank's. Where all ranks have the same bytes, they share them."""
+    is_shared = config.is_mla_model and config.dcp_size == 1
+    rank = 0 if is_shared else config.tp_rank
+    return (config.pp_rank << 16 | rank).to_bytes(4, "big")
+
+
 class Storage(HiCacheStorage):
     """Named by `class_name` of the backend's extra configuration, beside `stator_socket`."""
 
     def __init__(self, config, kwargs=None):
         self.config, self.pages = config, None
-        # Where all ranks have the same bytes, they share them.
-        is_shared = config.is_mla_model and config.dcp_size == 1
-        rank = 0 if is_shared else config.tp_rank
-        self.group = (config.pp_rank << 16 | rank).to_bytes(4, "big")
 
     def register_mem_pool_host(self, pool):
         super().register_mem_pool_host(pool)
@@ -146,7 +149,7 @@ class Storage(HiCacheStorage):
         # A page that is there: a new one may need memory that a driver has pinned.
         page = pool.get_data_page(0)
         size, of = page.numel() * page.element_size(), self.config
-        self.dtype, self.tokens = page.dtype, pool.page_size
+        self.dtype, self.tokens, self.group = page.dtype, pool.page_size, group_of(of)
         file = pathlib.Path(str(of.model_name), "config.json")
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else "none"
         form = (

@@ -1,5 +1,6 @@
 """The shim for SGLang 0.5 with stand-ins for SGLang's interface. Runs in any Python with torch."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -102,7 +103,8 @@ class Agent:
                 peer, _ = self.listener.accept()
             except OSError:
                 return
-            with peer:
+            # The shim may go in the middle of a word.
+            with peer, contextlib.suppress(OSError):
                 while got := peer.recv(1 << 20):
                     self.hear(peer, *struct.unpack_from("<HHIQ", got), got[16:])
 
@@ -168,7 +170,7 @@ class Keeps(unittest.TestCase):
         self.assertTrue(loaded.pages.is_idle())
 
     def test_ranks_have_pages_of_their_own_unless_all_have_the_same(self):
-        groups = [shim.Storage(config(tp_rank=rank, is_mla_model=mla)).group
+        groups = [shim.group_of(config(tp_rank=rank, is_mla_model=mla))
                   for mla in (False, True) for rank in (0, 1)]
         self.assertEqual(len(set(groups)), 2)
         self.assertNotEqual(groups[0], groups[1])
@@ -190,6 +192,12 @@ class Keeps(unittest.TestCase):
         storage = self.storage("/nowhere/agent.sock", object())
         self.assertEqual(storage.batch_exists(["00" * 32]), 0)
         self.assertEqual(storage.batch_set_v1(["00" * 32], torch.arange(TOKENS)), [False])
+        storage.close()
+
+    def test_a_configuration_of_another_kind_is_served_without_tiers(self):
+        storage = shim.Storage(object(), {})
+        storage.register_mem_pool_host(Pool(1))
+        self.assertEqual(storage.batch_exists(["00" * 32]), 0)
         storage.close()
 
     def test_pages_are_as_deep_as_sglang_says(self):
