@@ -219,8 +219,8 @@ class NeverRaises(unittest.TestCase):
 
     def test_requests_end_under_a_silent_agent(self):
         pending = packet(link.FOUND, struct.pack("<I", 2) + slots(), 1)
-        for answers, waits in (([], link.ASKS_LATE), ([pending], link.LOADS_LATE)):
-            manager = started(Agent(self, lambda number: answers).path, found_s=link.FOUND_S)
+        for answers, waits, found_s in (([], link.ASKS_LATE, link.FOUND_S), ([pending], link.LOADS_LATE, 20.0)):
+            manager = started(Agent(self, lambda number: answers).path, found_s=found_s)
             asked, context, keys = request("r", 2)
             manager.arrive(asked)
             while manager.lookup(keys[0], context) != LookupResult.MISS:
