@@ -1,7 +1,7 @@
-//! Agents with the built-in engine that read KV from each other's host memory: what one has computed
+//! Agents with the built-in engine that read KV from each other's host memory and disks: what one has computed
 //! the other need not, and whatever becomes of the one, the other's answer is right.
 
-use crate::agents::{accepted, answer, proxy, record};
+use crate::agents::{accepted, answer, operate, proxy, record};
 use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::suite::tokens;
 use futures::StreamExt;
@@ -262,6 +262,26 @@ async fn a_prompt_that_another_agent_has_computed_is_read_from_its_host_memory()
     assert_eq!(second.media().await, [Medium::Device; BLOCKS as usize + 1]);
     let mut third = Peer::begin(home, "third", &[&secret]).await;
     assert_eq!(third.ask(&prompt, &[second.address()]).await, (expected, CACHED));
+}
+
+#[tokio::test]
+async fn a_prompt_that_lies_on_the_disk_of_another_agent_alone_is_read_from_there() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let prompt = tokens(9, PROMPT);
+    let disk = format!("--kv-disk-dir={}", home.join("kv").display());
+    let flags = [&*disk, "--kv-disk-gb=0.2"];
+    let (mut holder, expected) = Peer::holding(home, "holder", &flags, &prompt).await;
+    holder.holds("disk", f64::from(BLOCKS + 1)).await;
+    let (done, log) = operate(&mut holder.process, &["kv-clear", "--tier=host"]).await;
+    assert!(done, "{log}");
+    holder.holds("host", 0.0).await;
+    let mut reader = Peer::begin(home, "reader", &[]).await;
+    let answer = reader.ask(&prompt, &[holder.address()]).await;
+    assert_eq!(answer, (expected, CACHED), "{}", holder.process.log());
+    assert_eq!(reader.read("done").await, f64::from(BLOCKS));
+    let read = "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"done\"}";
+    assert_eq!(gauge(&holder.metrics, read).await, Some(f64::from(BLOCKS)));
 }
 
 #[tokio::test]

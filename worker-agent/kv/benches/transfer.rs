@@ -10,7 +10,9 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use stator_kv::arena::Arena;
 use stator_kv::peer::{PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, Urgency};
-use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
+use stator_kv::transfer::{
+    FleetKey, Lender, LendingStore, LentBlock, LentBlocks, LoanWish, TransferServer,
+};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
 use std::collections::BTreeMap;
@@ -140,8 +142,9 @@ impl Pair {
 struct Shelf(BTreeMap<BlockName, LentBlock>);
 
 impl Lender for Shelf {
-    fn lend(&self, _: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
-        Box::pin(ready(names.iter().map(|name| self.0[name]).collect()))
+    fn lend(&self, _: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
+        let lent = wish.names.iter().map(|name| self.0[name]);
+        Box::pin(ready(lent.collect::<Vec<_>>().into()))
     }
 
     fn release(&self, _: u64) {}

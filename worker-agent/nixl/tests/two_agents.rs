@@ -9,7 +9,9 @@ use stator_kv::arena::Arena;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, Urgency};
 use stator_kv::transfer::direct::{DirectArena, DirectError, DirectWay, READ_BYTES_MAX};
-use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
+use stator_kv::transfer::{
+    FleetKey, Lender, LendingStore, LentBlock, LentBlocks, LoanWish, TransferServer,
+};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_nixl::memory::{Landing, NixlMemory};
 use stator_nixl::transfer::{NixlTransfer, OtherSide, TransferPiece, TransferWay};
@@ -97,12 +99,12 @@ fn hold() {
 struct Shelf(Arc<Arena>);
 
 impl Lender for Shelf {
-    fn lend(&self, _: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
-        let lent = names.iter().map(|name| {
+    fn lend(&self, _: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
+        let lent = wish.names.iter().map(|name| {
             let slot = SlotId(name.0 as u32);
             LentBlock { slot, checksum: self.0.checksum(slot, *name) }
         });
-        Box::pin(ready(lent.collect()))
+        Box::pin(ready(lent.collect::<Vec<_>>().into()))
     }
 
     fn release(&self, _: u64) {}

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_engine::RequestKey;
 use stator_kv::staging::StagedSlot;
-use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock};
+use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, LentBlocks, LoanWish};
 use stator_protos::name::BlockName;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -176,17 +176,17 @@ impl Lender for PromptLender {
         self.has_reader.store(true, Relaxed);
     }
 
-    fn lend(&self, loan: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+    fn lend(&self, loan: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
         let (prompt, room, lent) = (self.prompt.clone(), self.room.clone(), self.lent.clone());
         Box::pin(async move {
-            let exported = prompt.export(&names, &room).await;
+            let exported = prompt.export(&wish.names, &room).await;
             let block = |block: &ExportedBlock| LentBlock {
                 slot: block.slot.id(),
                 checksum: block.checksum,
             };
-            let blocks = exported.iter().map(block).collect();
+            let blocks: Vec<_> = exported.iter().map(block).collect();
             lent.lock().insert(loan, exported);
-            blocks
+            blocks.into()
         })
     }
 

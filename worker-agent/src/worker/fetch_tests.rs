@@ -18,7 +18,8 @@ use serde_json::value::RawValue;
 use stator_kv::SlotId;
 use stator_kv::arena::Arena;
 use stator_kv::transfer::{
-    FleetKey, Lender, LendingStore, LendingStores, LentBlock, ReaderPurpose, TransferServer,
+    FleetKey, Lender, LendingStore, LendingStores, LentBlock, LentBlocks, LoanWish, ReaderPurpose,
+    TransferServer,
 };
 use stator_protos::name::BlockName;
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
@@ -98,7 +99,8 @@ impl Lender for Script {
         self.0.asks.try_send(Vec::new()).unwrap();
     }
 
-    fn lend(&self, _: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+    fn lend(&self, _: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
+        let names = wish.names;
         self.0.asks.try_send(names.clone()).unwrap();
         let (at_once, blocks) = match self.0.conduct {
             Conduct::Lends { at_once, blocks } => (at_once, blocks),
@@ -111,7 +113,7 @@ impl Lender for Script {
             checksum.0 ^= u64::from(self.0.conduct == Conduct::Damages && name.0 == 1);
             LentBlock { slot, checksum }
         });
-        Box::pin(ready(lent.collect()))
+        Box::pin(ready(lent.collect::<Vec<_>>().into()))
     }
 
     fn release(&self, _: u64) {}

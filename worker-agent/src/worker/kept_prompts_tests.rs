@@ -38,7 +38,8 @@ impl Harness {
 
 /// Blocks of a prompt from this one on, as far as they are lent.
 async fn lend(store: &LendingStore, loan: u64, first: u128) -> Vec<LentBlock> {
-    store.lender.lend(loan, (first..first + 9).map(BlockName).collect()).await
+    let names: Vec<_> = (first..first + 9).map(BlockName).collect();
+    store.lender.lend(loan, names.into()).await.blocks
 }
 
 fn refusal(answer: Result<PrefillResult, (ErrorKind, String)>) -> (ErrorKind, String) {

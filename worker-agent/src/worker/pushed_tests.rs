@@ -132,18 +132,19 @@ impl Holder {
     /// Blocks of a loan, which are whole and those that were asked for.
     fn ask(&mut self, store: &LendingStore, loan: u64, places: Range<usize>) -> usize {
         let names: Vec<_> = places.clone().map(|place| BlockName(place as u128)).collect();
-        let mut lending = store.lender.lend(loan, names);
+        let mut lending = store.lender.lend(loan, names.into());
         let lent = (&mut lending).now_or_never().or_else(|| {
             self.serve();
             (&mut lending).now_or_never()
         });
-        for (place, block) in places.zip(lent.iter().flatten()) {
+        let lent = lent.map(|lent| lent.blocks).unwrap_or_default();
+        for (place, block) in places.zip(&lent) {
             let mut kv = [99];
             store.arena.read(block.slot, &mut kv);
             let checksum = store.arena.checksum(block.slot, BlockName(place as u128));
             assert_eq!((kv, block.checksum), ([place as u8], checksum));
         }
-        lent.map_or(0, |lent| lent.len())
+        lent.len()
     }
 }
 

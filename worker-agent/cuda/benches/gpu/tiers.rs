@@ -11,7 +11,9 @@ use stator_kv::arena::Arena;
 use stator_kv::disk::{DiskSettings, DiskTier};
 use stator_kv::peer::{PeerSettings, PeerTier};
 use stator_kv::tier::{Tier, TierRead, TierReport, TierWrite, Urgency};
-use stator_kv::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
+use stator_kv::transfer::{
+    FleetKey, Lender, LendingStore, LentBlock, LentBlocks, LoanWish, TransferServer,
+};
 use stator_kv::{Block, BlockForm, SlotId};
 use stator_protos::name::BlockName;
 use std::path::Path;
@@ -82,8 +84,9 @@ fn round_trip(
 struct Shelf(Vec<LentBlock>);
 
 impl Lender for Shelf {
-    fn lend(&self, _: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
-        Box::pin(ready(names.iter().map(|name| self.0[name.0 as usize]).collect()))
+    fn lend(&self, _: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
+        let lent = wish.names.iter().map(|name| self.0[name.0 as usize]);
+        Box::pin(ready(lent.collect::<Vec<_>>().into()))
     }
 
     fn release(&self, _: u64) {}

@@ -1,11 +1,10 @@
 //! An engine's side of the cache.
 
 use super::dispatch::DispatchThread;
-use super::settings::ProgressListener;
 use super::shared::SharedStore;
-use super::state::Question;
+use super::state::{ClientListener, Question, QuestionPurpose};
 use crate::cost::EnginePace;
-use crate::store::{Found, OwnerId, RequestId, SlotContent};
+use crate::store::{Found, LoanTerms, OwnerId, RequestId, SlotContent};
 use crate::{Block, SlotId};
 use stator_protos::hash::SequenceHash;
 use stator_protos::name::BlockName;
@@ -27,7 +26,7 @@ impl Client {
     pub(super) fn new(
         store: Arc<SharedStore>,
         dispatch: Arc<DispatchThread>,
-        listener: ProgressListener,
+        listener: ClientListener,
     ) -> Self {
         let owner = store.connect(listener);
         Self { store, _dispatch: dispatch, owner, is_lost: false }
@@ -45,15 +44,26 @@ impl Client {
         names: &[BlockName],
         pace: impl Into<EnginePace>,
     ) -> Found {
-        let owner = self.owner;
-        self.store.ask(Question { owner, request, names, pace: pace.into() })
+        let (owner, purpose) = (self.owner, QuestionPurpose::Load(pace.into()));
+        self.store.ask(Question { owner, request, names, purpose })
     }
 
     /// The leading blocks of a prompt that are there, for another agent: pinned as by [`Client::ask`],
-    /// with the checksums that they were compared with. Reads all their bytes.
-    pub(super) fn lend(&self, request: RequestId, names: &[BlockName]) -> Vec<SlotContent> {
-        let (owner, pace) = (self.owner, EnginePace::default());
-        self.store.lend(Question { owner, request, names, pace })
+    /// with the checksums that they were compared with. Reads all their bytes. Returns also the number
+    /// of blocks behind them that are read from disk, of which the client hears.
+    pub(super) fn lend(
+        &self,
+        request: RequestId,
+        names: &[BlockName],
+        terms: LoanTerms,
+    ) -> (Vec<SlotContent>, usize) {
+        let (owner, purpose) = (self.owner, QuestionPurpose::Lend(terms));
+        self.store.lend(Question { owner, request, names, purpose })
+    }
+
+    /// The blocks in slots that a request of the client has pinned.
+    pub(super) fn contents(&self, slots: &[SlotId]) -> Vec<SlotContent> {
+        self.store.contents(slots)
     }
 
     /// Ends a request: its slots may hold other blocks from now on.

@@ -1,7 +1,7 @@
 //! Random use of a cache while everything around it fails: no wrong byte is ever handed out, every
 //! wait ends, and what routers hear adds up.
 
-use super::state::Question;
+use super::state::{Question, QuestionPurpose};
 use super::testkit::*;
 use crate::store::{OwnerId, RequestId};
 use crate::tier::TierEvent;
@@ -121,7 +121,7 @@ impl Chaos {
             owner,
             request: RequestId(request),
             names: &names,
-            pace: Duration::from_millis(prefill).into(),
+            purpose: QuestionPurpose::Load(Duration::from_millis(prefill).into()),
         };
         let found = self.rig.shared.ask(question);
         self.check(&found.ready, &names);

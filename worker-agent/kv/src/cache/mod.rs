@@ -30,6 +30,7 @@ use crate::tier::Tier;
 use crate::{Block, BlockForm};
 use dispatch::{DispatchThread, Dispatcher};
 use shared::{Clock, SharedStore};
+use state::ClientListener;
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::TierCosts;
 use std::sync::Arc;
@@ -65,6 +66,13 @@ impl TieredCache {
     /// is answered in the client's thread. The listener must not wait for anything that waits for
     /// another request's progress.
     pub fn connect(self: &Arc<Self>, listener: ProgressListener) -> Client {
+        let listener = ClientListener { tell: listener, is_lender: false };
+        Client::new(self.shared.clone(), self.dispatch.clone(), listener)
+    }
+
+    /// A new client that lends blocks to other agents.
+    fn connect_lender(self: &Arc<Self>, listener: ProgressListener) -> Client {
+        let listener = ClientListener { tell: listener, is_lender: true };
         Client::new(self.shared.clone(), self.dispatch.clone(), listener)
     }
 

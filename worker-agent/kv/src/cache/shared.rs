@@ -2,7 +2,7 @@
 
 use super::questions::QuestionKey;
 use super::settings::{CacheSettings, Progress, ProgressListener};
-use super::state::{Question, StoreState, UnverifiedBlocks};
+use super::state::{ClientListener, Question, StoreState, UnverifiedBlocks};
 use crate::arena::Arena;
 use crate::cost::{EnginePace, HostPace};
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
@@ -81,7 +81,7 @@ impl SharedStore {
         &self.arena
     }
 
-    pub(super) fn connect(&self, listener: ProgressListener) -> OwnerId {
+    pub(super) fn connect(&self, listener: ClientListener) -> OwnerId {
         self.call(|state, _| {
             let owner = state.store.connect();
             state.listeners.insert(owner, listener);
@@ -171,13 +171,17 @@ impl SharedStore {
         found
     }
 
-    /// Answers the question of another agent with blocks that have their checksums. No progress
-    /// follows.
-    pub(super) fn lend(&self, question: Question<'_>) -> Vec<SlotContent> {
-        let (_, contents) = self.answer(question, usize::MAX);
-        self.call(|state, _| state.questions.close((question.owner, question.request)));
+    /// Answers the question of another agent with blocks that have their checksums, and the number of
+    /// blocks behind them that are on their way.
+    pub(super) fn lend(&self, question: Question<'_>) -> (Vec<SlotContent>, usize) {
+        let (found, contents) = self.answer(question, usize::MAX);
         self.metrics.lent.inc_by(contents.len() as u64);
-        contents
+        (contents, found.pending)
+    }
+
+    /// The blocks in slots that a request has pinned.
+    pub(super) fn contents(&self, slots: &[SlotId]) -> Vec<SlotContent> {
+        self.state.lock().contents(slots)
     }
 
     /// Answers a question with `at_once` leading blocks at most.
@@ -367,9 +371,12 @@ impl SharedStore {
         if progress.pending == 0 {
             state.questions.close(key);
         }
-        self.metrics.hit(place, progress.slots.len());
-        let listener = state.listeners.get(&key.0)?.clone();
-        Some(ClientNews { listener, progress })
+        let ClientListener { tell, is_lender } = state.listeners.get(&key.0)?.clone();
+        match is_lender {
+            true => drop(self.metrics.lent.inc_by(progress.slots.len() as u64)),
+            false => self.metrics.hit(place, progress.slots.len()),
+        }
+        Some(ClientNews { listener: tell, progress })
     }
 
     /// Compares slots with their checksums, and has the store forget blocks that have changed.

@@ -4,7 +4,7 @@ use super::questions::{QuestionKey, Questions};
 use super::settings::ProgressListener;
 use crate::cost::EnginePace;
 use crate::metrics::TierWay;
-use crate::store::{Action, BlockStore, Found, OwnerId, RequestId, SlotContent, TierId};
+use crate::store::{Action, BlockStore, Found, LoanTerms, OwnerId, RequestId, SlotContent, TierId};
 use crate::{Now, SlotId};
 use rustc_hash::FxHashMap;
 use stator_protos::name::BlockName;
@@ -21,7 +21,7 @@ pub(super) struct StoreState {
     pub(super) questions: Questions,
     /// Ends of answers whose blocks have not been compared with their checksums.
     pub(super) unverified: VecDeque<UnverifiedBlocks>,
-    pub(super) listeners: FxHashMap<OwnerId, ProgressListener>,
+    pub(super) listeners: FxHashMap<OwnerId, ClientListener>,
     /// Times at which tiers were given their work.
     pub(super) started: FxHashMap<(TierId, TierWay, SlotId), Now>,
     /// Whether more slots are in use than may be, and there are blocks to evict.
@@ -31,14 +31,30 @@ pub(super) struct StoreState {
     pub(super) is_closed: bool,
 }
 
+/// A client's way to hear of progress.
+#[derive(Clone)]
+pub(super) struct ClientListener {
+    pub(super) tell: ProgressListener,
+    /// Whether the client lends blocks to other agents, and is no engine.
+    pub(super) is_lender: bool,
+}
+
 /// A question for the leading blocks of a prompt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question<'n> {
     pub(super) owner: OwnerId,
     pub(super) request: RequestId,
     pub(super) names: &'n [BlockName],
-    /// The engine's pace.
-    pub(super) pace: EnginePace,
+    pub(super) purpose: QuestionPurpose,
+}
+
+/// The use of the blocks that are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum QuestionPurpose {
+    /// An engine of this pace loads them.
+    Load(EnginePace),
+    /// Another agent reads them.
+    Lend(LoanTerms),
 }
 
 /// The end of an answer: blocks in host memory that are to be compared with their checksums.
@@ -67,14 +83,17 @@ impl StoreState {
     }
 
     pub(super) fn ask(&mut self, question: Question<'_>, now: Now) -> (Found, Vec<SlotContent>) {
-        let Question { owner, request, names, pace } = question;
+        let Question { owner, request, names, purpose } = question;
         // Progress of an earlier question would be taken for progress of this one.
         self.outbox.retain(|action| {
             !matches!(action, Action::Ready { owner: of, request: number, .. }
                 if (*of, *number) == (owner, request))
         });
         self.questions.ask((owner, request));
-        let found = self.store.ask(owner, request, names, pace, now);
+        let found = match purpose {
+            QuestionPurpose::Load(pace) => self.store.ask(owner, request, names, pace, now),
+            QuestionPurpose::Lend(terms) => self.store.lend(owner, request, names, terms, now),
+        };
         let contents = self.contents(&found.ready);
         (found, contents)
     }

@@ -4,7 +4,7 @@ use super::assemble;
 use super::dispatch::Dispatcher;
 use super::settings::{CacheSettings, CacheTier, Progress, TierPlace};
 use super::shared::SharedStore;
-use super::state::Question;
+use super::state::{ClientListener, Question, QuestionPurpose};
 use crate::metrics::KvMetrics;
 use crate::store::{Found, OwnerId, RequestId, TierSettings};
 use crate::tier::{Tier, TierError, TierEvent, TierRead, TierReport, TierWrite};
@@ -287,7 +287,8 @@ impl Rig {
 
     pub(super) fn ask_as(&self, owner: OwnerId, request: u64, names: &[BlockName]) -> Found {
         let request = RequestId(request);
-        self.shared.ask(Question { owner, request, names, pace: Duration::ZERO.into() })
+        let purpose = QuestionPurpose::Load(Duration::ZERO.into());
+        self.shared.ask(Question { owner, request, names, purpose })
     }
 
     pub(super) fn end(&mut self, request: u64) {
@@ -331,7 +332,8 @@ impl Rig {
 fn connect(shared: &SharedStore, told: &Arc<Mutex<Vec<(OwnerId, Progress)>>>) -> OwnerId {
     let number = Arc::new(Mutex::new(OwnerId(0)));
     let (told, of) = (told.clone(), number.clone());
-    let owner = shared.connect(Arc::new(move |progress| told.lock().push((*of.lock(), progress))));
+    let tell = Arc::new(move |progress| told.lock().push((*of.lock(), progress)));
+    let owner = shared.connect(ClientListener { tell, is_lender: false });
     *number.lock() = owner;
     owner
 }

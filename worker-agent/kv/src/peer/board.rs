@@ -39,7 +39,12 @@ pub(super) struct LeaseJob {
 #[derive(Debug)]
 pub(super) enum LeaseAnswer {
     /// The peer keeps the leading blocks; none where there are no checksums.
-    Leased { number: u64, checksums: Vec<Checksum> },
+    Leased {
+        number: u64,
+        checksums: Vec<Checksum>,
+        /// Time for which the peer waited for its disk.
+        waited: Duration,
+    },
     /// The peer has too many leases.
     Busy,
 }

@@ -4,7 +4,7 @@ use super::board::{Board, LeaseAnswer};
 use super::common::PeerCommon;
 use super::direct::{self, DirectEnd};
 use super::health::PeerHealth;
-use super::pace::PeerPace;
+use super::pace::{PeerCosts, PeerPace, PulledBatch};
 use super::path::PathChoice;
 use super::pull::{NextStep, Pull};
 use super::queue::{QueuedRead, ReadQueue};
@@ -63,9 +63,10 @@ impl Peer {
     }
 
     /// Cost of reads that begin now, and when it was measured; none where nothing is known of it.
-    pub(super) fn cost(&self, now: Instant) -> Option<(Instant, LoadCost)> {
+    pub(super) fn cost(&self, now: Instant) -> Option<(Instant, PeerCosts)> {
         if self.is_shunned() {
-            return Some((now, LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 }));
+            let never = LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 };
+            return Some((now, PeerCosts { link: never, all: never }));
         }
         let waiting = self.queue.lock().len();
         self.pace.lock().cost(waiting, now)
@@ -256,17 +257,18 @@ impl Peer {
         deadline: Instant,
     ) -> Result<(), TierError> {
         self.board.add(pull.clone(), urgency);
-        let (path, mut leased, begun) = (pull.path(), None, Instant::now());
+        let (path, mut leased, begun) = (pull.path(), None::<(Instant, Duration)>, Instant::now());
         loop {
             match pull.next_step() {
                 NextStep::Done => {
                     // A batch that changed its path says nothing about either.
-                    if let Some(since) = leased.filter(|_| pull.path() == path) {
+                    if let Some((since, disk)) = leased.filter(|_| pull.path() == path) {
                         let now = Instant::now();
                         let took = now.saturating_duration_since(since);
                         self.choice.lock().measured(path, pull.bytes(), took);
                         let latency = since.saturating_duration_since(begun);
-                        self.pace.lock().add(latency, pull.blocks(), took, now);
+                        let batch = PulledBatch { latency, disk, blocks: pull.blocks(), took };
+                        self.pace.lock().add(batch, now);
                     }
                     return Ok(());
                 }
@@ -275,8 +277,9 @@ impl Peer {
                 NextStep::Lease { base, names } => {
                     let time = deadline.saturating_duration_since(Instant::now()) + LEASE_SPARE;
                     match self.board.lease(names, time).await {
-                        Ok(LeaseAnswer::Leased { number, checksums }) => {
-                            leased = Some(Instant::now()).filter(|_| !checksums.is_empty());
+                        Ok(LeaseAnswer::Leased { number, checksums, waited }) => {
+                            leased =
+                                Some((Instant::now(), waited)).filter(|_| !checksums.is_empty());
                             pull.leased(number, base, &checksums);
                             self.board.stir();
                         }

@@ -41,6 +41,7 @@ use common::PeerCommon;
 use counts::Counters;
 use dispatch::Peer;
 use hints::Hints;
+use pace::PeerCosts;
 use parking_lot::Mutex;
 use queue::QueuedRead;
 use rustc_hash::FxHashMap;
@@ -115,9 +116,10 @@ impl PeerTier {
             (self.common.listener)(TierReport::Found(changes.new));
         }
         let names = blocks.iter().map(|block| block.name).collect();
-        let cost = cost.map(|(_, cost)| ReadCost {
-            latency: Duration::from_micros(cost.latency_us),
-            block: Duration::from_nanos(cost.block_ns),
+        // What of the blocks lies on the peer's disk is not known here: its mean share is in this cost.
+        let cost = cost.map(|(_, PeerCosts { all, .. })| ReadCost {
+            latency: Duration::from_micros(all.latency_us),
+            block: Duration::from_nanos(all.block_ns),
         });
         (self.common.listener)(TierReport::Located { names, source, cost });
     }
@@ -142,7 +144,8 @@ impl PeerTier {
         let _ = tokio::time::timeout(limit, finished).await;
     }
 
-    /// Measured costs of reads from single peers, the latest first.
+    /// Measured costs of reads from the host memory of single peers, the latest first. What a peer needs
+    /// to read its disk comes on top.
     pub fn costs(&self) -> Vec<(SocketAddr, LoadCost)> {
         let now = Instant::now();
         let peers = self.peers.lock();
@@ -150,7 +153,7 @@ impl PeerTier {
         let mut costs: Vec<_> = costs.collect();
         drop(peers);
         costs.sort_unstable_by_key(|(at, (measured, _))| (std::cmp::Reverse(*measured), *at));
-        costs.into_iter().map(|(at, (_, cost))| (at, cost)).collect()
+        costs.into_iter().map(|(at, (_, costs))| (at, costs.link)).collect()
     }
 
     /// Work since the start.

@@ -13,29 +13,59 @@ const STALE: Duration = Duration::from_secs(600);
 /// Times of the latest batches that came from a peer.
 #[derive(Debug, Default)]
 pub(super) struct PeerPace {
-    /// Seconds from the wish for a batch to the peer's word that it keeps the blocks.
+    /// Seconds from the wish for a batch to the peer's word that it keeps the blocks, but for its disk.
     latency: Average,
+    /// Seconds for which the peer waited for its disk.
+    disk: Average,
     /// Seconds for each block from then on.
     per_block: Average,
     measured: Option<Instant>,
 }
 
+/// A batch that has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PulledBatch {
+    /// Time from the wish for it to the peer's word that it keeps the blocks.
+    pub(super) latency: Duration,
+    /// Part of the latency in which the peer waited for its disk.
+    pub(super) disk: Duration,
+    pub(super) blocks: usize,
+    /// Time from then on until all blocks were here.
+    pub(super) took: Duration,
+}
+
+/// Costs of reads from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PeerCosts {
+    /// Cost of blocks that are in the peer's host memory.
+    pub(super) link: LoadCost,
+    /// Cost of blocks of which as many are on the peer's disk as lately.
+    pub(super) all: LoadCost,
+}
+
 impl PeerPace {
-    /// A batch of so many blocks was kept after `latency`, and here `took` later.
-    pub(super) fn add(&mut self, latency: Duration, blocks: usize, took: Duration, now: Instant) {
-        self.latency.add(latency.as_secs_f64(), SAMPLES);
+    /// A batch has come.
+    pub(super) fn add(&mut self, batch: PulledBatch, now: Instant) {
+        let PulledBatch { latency, disk, blocks, took } = batch;
+        // The peer may say what it likes.
+        let disk = disk.min(latency);
+        self.latency.add((latency - disk).as_secs_f64(), SAMPLES);
+        self.disk.add(disk.as_secs_f64(), SAMPLES);
         self.per_block.add(took.as_secs_f64() / blocks.max(1) as f64, SAMPLES);
         self.measured = Some(now);
     }
 
-    /// The cost of a read that begins now behind so many others, and when it was measured last; none
+    /// The costs of a read that begins now behind so many others, and when they were measured last; none
     /// where that was too long ago.
-    pub(super) fn cost(&self, waiting: usize, now: Instant) -> Option<(Instant, LoadCost)> {
+    pub(super) fn cost(&self, waiting: usize, now: Instant) -> Option<(Instant, PeerCosts)> {
         let measured = self.measured.filter(|at| now.saturating_duration_since(*at) < STALE)?;
         let block_s = self.per_block.mean();
-        let latency_us = (self.latency.mean() + block_s * waiting as f64) * 1e6;
-        let latency_us = (latency_us as u64).min(LoadCost::NEVER_US);
-        Some((measured, LoadCost { latency_us, block_ns: ((block_s * 1e9) as u64).max(1) }))
+        let link_s = self.latency.mean() + block_s * waiting as f64;
+        let [link, all] = [link_s, link_s + self.disk.mean()].map(|latency_s| LoadCost {
+            latency_us: ((latency_s * 1e6) as u64).min(LoadCost::NEVER_US),
+            block_ns: ((block_s * 1e9) as u64).max(1),
+        });
+        Some((measured, PeerCosts { link, all }))
     }
 }
 
@@ -44,16 +74,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_cost_is_a_mean_that_grows_old() {
+    async fn a_cost_is_a_mean_that_grows_old_and_the_peers_disk_is_told_apart() {
+        let ms = Duration::from_millis;
         let mut pace = PeerPace::default();
         let start = Instant::now();
         assert_eq!(pace.cost(0, start), None);
-        pace.add(Duration::from_millis(1), 10, Duration::from_millis(20), start);
-        pace.add(Duration::from_millis(3), 10, Duration::from_millis(40), start);
-        let cost = LoadCost { latency_us: 2_000, block_ns: 3_000_000 };
-        assert_eq!(pace.cost(0, start), Some((start, cost)));
-        let behind = LoadCost { latency_us: 14_000, ..cost };
-        assert_eq!(pace.cost(4, start), Some((start, behind)));
+        let batch = PulledBatch { latency: ms(1), disk: ms(0), blocks: 10, took: ms(20) };
+        pace.add(batch, start);
+        pace.add(PulledBatch { latency: ms(11), disk: ms(8), took: ms(40), ..batch }, start);
+        let link = LoadCost { latency_us: 2_000, block_ns: 3_000_000 };
+        let all = LoadCost { latency_us: 6_000, ..link };
+        assert_eq!(pace.cost(0, start), Some((start, PeerCosts { link, all })));
+        let behind = |cost: LoadCost| LoadCost { latency_us: cost.latency_us + 12_000, ..cost };
+        let costs = PeerCosts { link: behind(link), all: behind(all) };
+        assert_eq!(pace.cost(4, start), Some((start, costs)));
         assert_eq!(pace.cost(0, start + STALE), None);
+        // No time is negative, whatever a peer says.
+        pace.add(PulledBatch { latency: ms(1), disk: ms(9_000), ..batch }, start);
+        assert!(pace.cost(0, start).is_some());
     }
 }

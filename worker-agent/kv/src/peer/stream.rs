@@ -208,7 +208,10 @@ impl Stream {
                 let checksums = decode_checksums(&self.link.payload(&frame).await?);
                 let answer = match header.kind {
                     FrameKind::Busy => LeaseAnswer::Busy,
-                    _ => LeaseAnswer::Leased { number: header.transfer, checksums },
+                    _ => {
+                        let waited = Duration::from_micros(header.count.into());
+                        LeaseAnswer::Leased { number: header.transfer, checksums, waited }
+                    }
                 };
                 if let Some(Question::Lease(lease)) = self.asked.answered()
                     && let Err(LeaseAnswer::Leased { number, .. }) = lease.answer.send(answer)

@@ -1,6 +1,7 @@
 //! The tier against real servers, over loopback sockets.
 
 mod direct;
+mod disk;
 pub(crate) mod testkit;
 
 use super::PeerSettings;

@@ -3,6 +3,7 @@
 use crate::SlotId;
 use crate::tier::{TierEvent, TierRead, TierWrite};
 use stator_protos::name::BlockName;
+use std::time::Duration;
 
 /// An engine that uses the store: a connection, or the built-in engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +37,15 @@ pub struct Found {
     pub ready: Vec<SlotId>,
     /// Blocks behind those that are on their way: [`Action::Ready`] tells when they are there.
     pub pending: usize,
+}
+
+/// Bounds of what is done for another agent that asks for blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoanTerms {
+    /// Longest time until the blocks are there. The store's own limit holds too.
+    pub wait: Duration,
+    /// Blocks that are read from disk for it, at most.
+    pub reads_max: usize,
 }
 
 /// Outcome of filling a slot.

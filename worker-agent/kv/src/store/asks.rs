@@ -2,7 +2,7 @@
 
 use super::requests::{PinnedRequest, RequestKey};
 use super::slots::SlotState;
-use super::{BlockStore, Found, OwnerId, RequestId};
+use super::{BlockStore, Found, LoanTerms, OwnerId, RequestId};
 use crate::cost::{EnginePace, times};
 use crate::{Now, SlotId};
 use stator_protos::name::BlockName;
@@ -22,8 +22,49 @@ impl BlockStore {
         pace: impl Into<EnginePace>,
         now: Now,
     ) -> Found {
+        self.answer((owner, request), names, now, |store, behind, asked| {
+            let mut pace = pace.into();
+            if asked.ready > 0 {
+                // The ready blocks are loaded anyway.
+                pace.load = Duration::ZERO;
+            }
+            let pending = store.load_behind(behind, asked, pace, now);
+            // To wait for longer than computing takes is never right.
+            match pace.block_prefill {
+                Duration::ZERO => store.wait_max,
+                prefill => store.wait_max.min(times(prefill, pending)),
+            }
+        })
+    }
+
+    /// The leading blocks of a prompt that another agent may read: those in host memory, and those on
+    /// disk as far as they are expected to be read within the terms. They are pinned, and told, as those
+    /// of [`BlockStore::ask`]. Nothing is read from anybody else for another agent: two agents could
+    /// wait for each other.
+    pub fn lend(
+        &mut self,
+        owner: OwnerId,
+        request: RequestId,
+        names: &[BlockName],
+        terms: LoanTerms,
+        now: Now,
+    ) -> Found {
+        self.answer((owner, request), names, now, |store, behind, asked| {
+            store.load_to_lend(behind, asked, terms, now);
+            store.wait_max.min(terms.wait)
+        })
+    }
+
+    /// Pins what is there of a prompt, and what `load` gets of the blocks behind that. `load` returns how
+    /// long the request waits for them.
+    fn answer(
+        &mut self,
+        key: RequestKey,
+        names: &[BlockName],
+        now: Now,
+        load: impl FnOnce(&mut Self, &[BlockName], &mut PinnedRequest) -> Duration,
+    ) -> Found {
         self.expire(now);
-        let key = (owner, request);
         let Some(earlier) = self.take_request(key) else { return Found::default() };
         if earlier.names.is_empty() {
             self.policy.ask(names);
@@ -38,19 +79,9 @@ impl BlockStore {
         // New pins come first: what the request already holds must not be evicted between.
         self.pin_ready(names, &mut asked);
         let ready = asked.ready;
-        let mut pace = pace.into();
-        if ready > 0 {
-            // The ready blocks are loaded anyway.
-            pace.load = Duration::ZERO;
-        }
-        self.load_behind(&names[ready..], &mut asked, pace, now);
+        let wait = load(self, &names[ready..], &mut asked);
         self.keep_earlier(&mut asked, told, earlier.ready);
         let pending = asked.slots.len() - ready;
-        // To wait for longer than computing takes is never right.
-        let wait = match pace.block_prefill {
-            Duration::ZERO => self.wait_max,
-            prefill => self.wait_max.min(times(prefill, pending)),
-        };
         asked.deadline = Some(now + wait);
         let found = Found { ready: asked.slots[..ready].to_vec(), pending };
         self.requests.put(key, asked);

@@ -4,58 +4,88 @@ use super::load_step::LoadStep;
 use super::requests::PinnedRequest;
 use super::slots::SlotState;
 use super::tiers::tiers_of;
-use super::{Action, BlockStore, TierId};
+use super::{Action, BlockStore, LoanTerms, TierId};
 use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
 use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::time::Duration;
 
 /// Blocks that are read to measure a tier again which was long found too slow.
 const PROBE_BLOCKS: usize = 8;
 
+/// The set of all tiers.
+const ALL_TIERS: u8 = u8::MAX;
+
 impl BlockStore {
     /// Pins the blocks behind the ready ones that are loaded faster than computed: those on their
-    /// way, those that a tier can read, and those that are here behind such a gap.
+    /// way, those that a tier can read, and those that are here behind such a gap. Returns their number.
     pub(super) fn load_behind(
         &mut self,
         names: &[BlockName],
         asked: &mut PinnedRequest,
         pace: EnginePace,
         now: Now,
-    ) {
+    ) -> usize {
         let mut steps = std::mem::take(&mut self.steps);
-        if let Some(tier) = self.plan_loads(names, &mut steps, now) {
+        if let Some(tier) = self.plan_loads(names, ALL_TIERS, &mut steps, now) {
             self.tier_mut(tier).stats.refused_by_load += 1;
         }
         let load = self.worth_loading(&steps, pace);
+        let loaded = self.start_loads(&steps[..load], asked, now);
+        self.refuse(&steps[load..], now);
+        steps.clear();
+        self.steps = steps;
+        loaded
+    }
+
+    /// Pins the blocks behind the ready ones that another agent may read: those on their way from the
+    /// disk, those that the disk is expected to read in time, and those that are here behind such a gap.
+    pub(super) fn load_to_lend(
+        &mut self,
+        names: &[BlockName],
+        asked: &mut PinnedRequest,
+        terms: LoanTerms,
+        now: Now,
+    ) {
+        let mut steps = std::mem::take(&mut self.steps);
+        let disks = self.disks();
+        self.plan_loads(names, disks, &mut steps, now);
+        steps.truncate(self.worth_lending(&steps, disks, terms));
+        self.start_loads(&steps, asked, now);
+        steps.clear();
+        self.steps = steps;
+    }
+
+    /// Pins the blocks of these steps, and starts to read those that are not here, up to the first that
+    /// has no room. Returns their number.
+    fn start_loads(&mut self, steps: &[LoadStep], asked: &mut PinnedRequest, now: Now) -> usize {
         // What is here is pinned first: a read needs a slot and may evict another block.
-        for slot in steps[..load].iter().filter_map(|step| step.slot) {
+        for slot in steps.iter().filter_map(|step| step.slot) {
             self.pin(slot);
         }
-        for (at, step) in steps[..load].iter().enumerate() {
+        for (at, step) in steps.iter().enumerate() {
             let slot = step.slot.or_else(|| {
                 let slot = self.read(step.block, step.source, Urgency::Demand, now)?;
                 self.pin(slot);
                 Some(slot)
             });
             let Some(slot) = slot else {
-                let behind = steps[at..load].iter().rev();
+                let behind = steps[at..].iter().rev();
                 behind.filter_map(|step| step.slot).for_each(|slot| self.unpin(slot));
-                break;
+                return at;
             };
             asked.slots.push(slot);
         }
-        self.refuse(&steps[load..], now);
-        steps.clear();
-        self.steps = steps;
+        steps.len()
     }
 
     /// Starts to read blocks that nobody waits for, as many as are there in a row.
     pub(super) fn prefetch(&mut self, names: &[BlockName], now: Now) {
         let mut steps = std::mem::take(&mut self.steps);
-        self.plan_loads(names, &mut steps, now);
+        self.plan_loads(names, ALL_TIERS, &mut steps, now);
         self.read_all(&steps, Urgency::Prefetch, now);
         steps.clear();
         self.steps = steps;
@@ -67,7 +97,7 @@ impl BlockStore {
         self.expire(now);
         let names: Vec<_> = hashes.iter().map_while(|hash| self.index.name(*hash)).collect();
         let mut steps = std::mem::take(&mut self.steps);
-        self.plan_loads(&names, &mut steps, now);
+        self.plan_loads(&names, ALL_TIERS, &mut steps, now);
         steps.truncate(self.worth_loading(&steps, pace));
         self.read_all(&steps, Urgency::Demand, now);
         steps.clear();
@@ -89,11 +119,37 @@ impl BlockStore {
         blocks_to_load(steps.iter().map(|step| step.source), time, pace)
     }
 
-    /// The source of each block, up to the first that nobody has or whose tiers take no reads now.
-    /// Returns the nearest of those tiers.
+    /// Number of leading steps that are here, or that a disk is expected to have read in time.
+    fn worth_lending(&self, steps: &[LoadStep], disks: u8, terms: LoanTerms) -> usize {
+        let (mut reads, mut all) = ([0; TIERS_MAX], 0);
+        let is_lent = |step: &&LoadStep| {
+            let (tier, new) = match step.source {
+                LoadSource::Host => return true,
+                LoadSource::InFlight(tier) => (tier, 0),
+                LoadSource::Tier(tier) | LoadSource::Located { tier, .. } => (tier, 1),
+            };
+            reads[tier] += new;
+            all += new;
+            let is_disk = disks & TierId(tier as u8).bit() != 0;
+            let is_in_time = self.tiers[tier].speed.time(reads[tier]) < terms.wait;
+            is_disk && is_in_time && all <= terms.reads_max
+        };
+        steps.iter().take_while(is_lent).count()
+    }
+
+    /// One bit for each tier on a disk.
+    fn disks(&self) -> u8 {
+        let tiers = tiers_of(ALL_TIERS).zip(&self.tiers);
+        let disks = tiers.filter(|(_, state)| state.settings.medium == Medium::Disk);
+        disks.fold(0, |bits, (tier, _)| bits | tier.bit())
+    }
+
+    /// The source of each block, up to the first that none of these tiers has or whose tiers take no
+    /// reads now. Returns the nearest of those tiers.
     fn plan_loads(
         &self,
         names: &[BlockName],
+        tiers: u8,
         steps: &mut Vec<LoadStep>,
         now: Now,
     ) -> Option<TierId> {
@@ -108,8 +164,8 @@ impl BlockStore {
                     let takes = |tier: &TierId| {
                         self.tier(*tier).takes_read(planned[usize::from(*tier)], now)
                     };
-                    let Some(tier) = tiers_of(known.tiers).find(takes) else {
-                        return tiers_of(known.tiers).next();
+                    let Some(tier) = tiers_of(known.tiers & tiers).find(takes) else {
+                        return tiers_of(known.tiers & tiers).next();
                     };
                     planned[usize::from(tier)] += 1;
                     let has_cost = |source: &_| self.tier(tier).sources.cost(*source).is_some();

@@ -34,6 +34,8 @@ mod waits;
 #[cfg(test)]
 mod kept_tests;
 #[cfg(test)]
+mod lend_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod pinned_tests;
@@ -44,7 +46,9 @@ mod tests;
 #[cfg(test)]
 mod tier_tests;
 
-pub use action::{Action, Filled, ForgetOutcome, Found, KeepOutcome, OwnerId, RequestId, TierId};
+pub use action::{
+    Action, Filled, ForgetOutcome, Found, KeepOutcome, LoanTerms, OwnerId, RequestId, TierId,
+};
 pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};
 pub use stats::{StoreStats, TierStats};

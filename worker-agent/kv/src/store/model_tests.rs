@@ -4,6 +4,8 @@
 //! order of calls and reports, and whatever fails: what a request is told is there has the right
 //! bytes until the request ends.
 
+mod steps;
+
 use super::*;
 use crate::tier::{TierError, TierEvent, TierReport};
 use crate::{Block, Checksum, Now, SlotId, TenantKey};
@@ -13,95 +15,12 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
+use steps::{Step, any_step, sequence};
 
 const SLOTS: u32 = 12;
 /// Slots of each of two tenants, to whom the sequences belong in turn.
 const QUOTA: usize = 8;
 const MEDIA: [Medium; 2] = [Medium::Disk, Medium::Remote];
-
-#[derive(Clone, Debug)]
-enum Step {
-    Grant { owner: usize, wanted: usize },
-    Fill { owner: usize, pick: usize, name: BlockName },
-    Ask { owner: usize, request: u64, names: Vec<BlockName>, prefill_ms: u64 },
-    End { owner: usize, request: u64 },
-    ReadAhead { names: Vec<BlockName>, prefill_ms: u64 },
-    Touch { names: Vec<BlockName> },
-    EndRead { pick: usize, error: Option<TierError> },
-    EndWrite { pick: usize, error: Option<TierError> },
-    Found { tier: u8, names: Vec<BlockName> },
-    Gone { tier: u8, names: Vec<BlockName> },
-    Odd { tier: u8, slot: u32, name: BlockName },
-    Disconnect { owner: usize, is_dead: bool },
-    Bury { pick: usize },
-    Clear,
-    ClearHost,
-    ClearTier { tier: u8 },
-    Keep { names: Vec<BlockName>, ms: u64 },
-    Forget { names: Vec<BlockName> },
-    Limit { slots: usize },
-    Shrink { most: usize },
-    Switch { tier: u8, is_on: bool },
-    Wait { ms: u64 },
-}
-
-/// Four sequences that share their first two blocks.
-fn sequence(of: u128, len: usize) -> Vec<BlockName> {
-    (0..len as u128).map(|at| BlockName(if at < 2 { at } else { 100 * (of + 1) + at })).collect()
-}
-
-fn any_names() -> impl Strategy<Value = Vec<BlockName>> {
-    (0..4_u128, 0..9_usize).prop_map(|(of, len)| sequence(of, len))
-}
-
-fn any_name() -> impl Strategy<Value = BlockName> {
-    (0..4_u128, 0..8_usize).prop_map(|(of, at)| sequence(of, at + 1)[at])
-}
-
-fn any_error() -> impl Strategy<Value = Option<TierError>> {
-    let errors = [TierError::Missing, TierError::Corrupt, TierError::Busy, TierError::Full];
-    prop_oneof![
-        6 => Just(None),
-        2 => proptest::sample::select(errors.to_vec()).prop_map(Some),
-        1 => Just(Some(TierError::Failed)),
-    ]
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let owner = 0..3_usize;
-    let pick = any::<usize>();
-    prop_oneof![
-        3 => (owner.clone(), 1..4_usize).prop_map(|(owner, wanted)| Step::Grant { owner, wanted }),
-        6 => (owner.clone(), pick, any_name())
-            .prop_map(|(owner, pick, name)| Step::Fill { owner, pick, name }),
-        6 => (owner.clone(), 0..4_u64, any_names(), prop::sample::select(vec![0, 1, 100]))
-            .prop_map(|(owner, request, names, prefill_ms)| {
-                Step::Ask { owner, request, names, prefill_ms }
-            }),
-        4 => (owner.clone(), 0..4_u64).prop_map(|(owner, request)| Step::End { owner, request }),
-        1 => (any_names(), prop::sample::select(vec![0, 1, 100]))
-            .prop_map(|(names, prefill_ms)| Step::ReadAhead { names, prefill_ms }),
-        1 => any_names().prop_map(|names| Step::Touch { names }),
-        6 => (pick, any_error()).prop_map(|(pick, error)| Step::EndRead { pick, error }),
-        5 => (pick, any_error()).prop_map(|(pick, error)| Step::EndWrite { pick, error }),
-        2 => (0..2_u8, any_names()).prop_map(|(tier, names)| Step::Found { tier, names }),
-        1 => (0..2_u8, vec(any_name(), 1..3)).prop_map(|(tier, names)| Step::Gone { tier, names }),
-        1 => (0..3_u8, 0..SLOTS + 2, any_name())
-            .prop_map(|(tier, slot, name)| Step::Odd { tier, slot, name }),
-        1 => (owner, any::<bool>()).prop_map(|(owner, is_dead)| Step::Disconnect { owner, is_dead }),
-        1 => pick.prop_map(|pick| Step::Bury { pick }),
-        1 => Just(Step::Clear),
-        1 => Just(Step::ClearHost),
-        1 => (0..2_u8).prop_map(|tier| Step::ClearTier { tier }),
-        2 => (any_names(), prop::sample::select(vec![1, 500, 30_000]))
-            .prop_map(|(names, ms)| Step::Keep { names, ms }),
-        1 => any_names().prop_map(|names| Step::Forget { names }),
-        1 => (4..SLOTS as usize + 1).prop_map(|slots| Step::Limit { slots }),
-        2 => (1..4_usize).prop_map(|most| Step::Shrink { most }),
-        1 => (0..2_u8, any::<bool>()).prop_map(|(tier, is_on)| Step::Switch { tier, is_on }),
-        2 => prop::sample::select(vec![1, 50, 2_000, 40_000]).prop_map(|ms| Step::Wait { ms }),
-    ]
-}
 
 /// A request as its owner sees it.
 #[derive(Default)]
@@ -113,7 +32,8 @@ struct Seen {
     pending: usize,
     /// The block that did not come.
     missed: Option<BlockName>,
-    told_at: Now,
+    /// When the wait is over at the latest.
+    until: Now,
 }
 
 struct World {
@@ -198,6 +118,9 @@ impl World {
             Step::Fill { owner, pick, name } => self.fill(self.owners[owner], pick, name),
             Step::Ask { owner, request, names, prefill_ms } => {
                 self.ask((self.owners[owner], request), names, prefill_ms);
+            }
+            Step::Lend { owner, request, names, terms } => {
+                self.lend((self.owners[owner], request), names, terms);
             }
             Step::End { owner, request } => {
                 let owner = self.owners[owner];
@@ -311,6 +234,30 @@ impl World {
         self.act();
         let prefill = Duration::from_millis(prefill_ms);
         let found = self.store.ask(key.0, RequestId(key.1), &names, prefill, self.now);
+        self.answered(key, names, found, Duration::from_secs(2));
+    }
+
+    /// Only disks are read for other agents, within bounds.
+    fn lend(&mut self, key: (OwnerId, u64), names: Vec<BlockName>, terms: LoanTerms) {
+        self.store.expire(self.now);
+        self.act();
+        let before = self.reads.len();
+        let found = self.store.lend(key.0, RequestId(key.1), &names, terms, self.now);
+        self.answered(key, names, found, terms.wait.min(Duration::from_secs(2)));
+        self.act();
+        let reads = &self.reads[before..];
+        assert!(
+            reads.len() <= terms.reads_max && reads.iter().all(|(tier, ..)| *tier == TierId(0))
+        );
+    }
+
+    fn answered(
+        &mut self,
+        key: (OwnerId, u64),
+        names: Vec<BlockName>,
+        found: Found,
+        wait: Duration,
+    ) {
         let mut seen = self.requests.remove(&key).unwrap_or_default();
         seen.earlier.append(&mut seen.ready);
         let all = found.ready.len() + found.pending;
@@ -320,7 +267,7 @@ impl World {
         }
         self.check_bytes(&names, &found.ready);
         let Found { ready, pending } = found;
-        let new = Seen { names, ready, pending, told_at: self.now, ..seen };
+        let new = Seen { names, ready, pending, until: self.now + wait, ..seen };
         self.requests.insert(key, new);
     }
 
@@ -408,7 +355,7 @@ impl World {
         for (key, seen) in &self.requests {
             self.check_bytes(&seen.names, &seen.ready);
             let waits = seen.pending > 0 && !self.lost.contains(&key.0);
-            assert!(!waits || self.now < seen.told_at + Duration::from_secs(2), "waits on");
+            assert!(!waits || self.now < seen.until, "waits on");
         }
     }
 

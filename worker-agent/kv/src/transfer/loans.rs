@@ -21,13 +21,45 @@ pub trait Lender: Send + Sync {
     /// A reader has proved that it may read.
     fn welcome(&self) {}
 
-    /// Pins the leading blocks of `names` that are in memory, or soon will be, until
+    /// Pins the leading blocks of a wish that are in memory, or soon will be, until
     /// [`Lender::release`] of the same loan. The caller may drop the future, and then releases the
     /// loan too.
-    fn lend(&self, loan: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>>;
+    fn lend(&self, loan: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks>;
 
     /// Gives all pins of a loan back, also of one that was never made.
     fn release(&self, loan: u64);
+}
+
+/// Blocks that a reader asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoanWish {
+    /// Names of the blocks, in the order of their sequence.
+    pub names: Vec<BlockName>,
+    /// Longest time for which the blocks may be waited for.
+    pub wait: Duration,
+}
+
+/// A wish for blocks that are in memory now.
+impl From<Vec<BlockName>> for LoanWish {
+    fn from(names: Vec<BlockName>) -> Self {
+        Self { names, wait: Duration::ZERO }
+    }
+}
+
+/// Blocks that stay where they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LentBlocks {
+    /// The leading blocks of those that were asked for.
+    pub blocks: Vec<LentBlock>,
+    /// Time until the blocks were in memory, as far as they had to be read from a disk.
+    pub waited: Duration,
+}
+
+/// Blocks that were in memory.
+impl From<Vec<LentBlock>> for LentBlocks {
+    fn from(blocks: Vec<LentBlock>) -> Self {
+        Self { blocks, waited: Duration::ZERO }
+    }
 }
 
 /// A block that stays where it is.
@@ -46,20 +78,23 @@ pub(super) struct Loan {
     pub(super) number: u64,
     pub(super) names: Vec<BlockName>,
     pub(super) blocks: Vec<LentBlock>,
+    /// [`LentBlocks::waited`].
+    pub(super) waited: Duration,
     pub(super) deadline: Instant,
 }
 
 impl Loan {
-    /// Pins the leading blocks of `names` that the lender has.
+    /// Pins the leading blocks of a wish that the lender has.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives the pins back.
-    async fn of(lender: Arc<dyn Lender>, names: Vec<BlockName>, until: Instant) -> Self {
-        let number = rand::random();
-        let lending = lender.lend(number, names.clone());
-        let mut loan = Self { lender, number, names, blocks: Vec::new(), deadline: until };
-        loan.blocks = lending.await;
+    async fn of(lender: Arc<dyn Lender>, wish: LoanWish, until: Instant) -> Self {
+        let (number, names) = (rand::random(), wish.names.clone());
+        let lending = lender.lend(number, wish);
+        let (blocks, waited) = (Vec::new(), Duration::ZERO);
+        let mut loan = Self { lender, number, names, blocks, waited, deadline: until };
+        LentBlocks { blocks: loan.blocks, waited: loan.waited } = lending.await;
         loan.blocks.truncate(loan.names.len());
         loan
     }
@@ -158,23 +193,23 @@ impl Readers {
 }
 
 impl ReaderTicket {
-    /// A loan of the leading blocks of `names`: the one that the reader was to ask for again, or another.
+    /// A loan of the leading blocks of a wish: the one that the reader was to ask for again, or another.
     pub(super) fn begin(
         &self,
         lender: &Arc<dyn Lender>,
-        names: Vec<BlockName>,
+        wish: LoanWish,
         until: Instant,
     ) -> PendingLoan {
         let mut readers = self.readers.books.lock();
         let pending = readers.get_mut(&self.instance).and_then(|book| {
-            let known = book.pending.iter().position(|loan| loan.names == names)?;
+            let known = book.pending.iter().position(|loan| loan.names == wish.names)?;
             Some(book.pending.swap_remove(known))
         });
         drop(readers);
         pending.unwrap_or_else(|| PendingLoan {
-            names: names.clone(),
+            names: wish.names.clone(),
             until,
-            work: Box::pin(Loan::of(lender.clone(), names, until)),
+            work: Box::pin(Loan::of(lender.clone(), wish, until)),
         })
     }
 
@@ -239,10 +274,11 @@ mod tests {
     }
 
     impl Lender for Counted {
-        fn lend(&self, _: u64, _: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
+        fn lend(&self, _: u64, _: LoanWish) -> BoxFuture<'static, LentBlocks> {
+            let block = LentBlock { slot: SlotId(0), checksum: Checksum(0) };
             match self.is_stuck {
                 true => pending().boxed(),
-                false => ready(vec![LentBlock { slot: SlotId(0), checksum: Checksum(0) }]).boxed(),
+                false => ready(vec![block].into()).boxed(),
             }
         }
 
@@ -262,7 +298,7 @@ mod tests {
         let reader = readers.enter([1; 16]);
         for lender in &lenders {
             let lender: Arc<dyn Lender> = lender.clone();
-            let lending = reader.begin(&lender, vec![BlockName(1)], later);
+            let lending = reader.begin(&lender, vec![BlockName(1)].into(), later);
             match lending.wait(now, later).await {
                 Ok(loan) => assert!(reader.keep(Arc::new(loan))),
                 Err(slow) => reader.put_off(slow),
@@ -285,7 +321,7 @@ mod tests {
         let counted = Arc::new(Counted { is_stuck: true, ..Counted::default() });
         let lender: Arc<dyn Lender> = counted.clone();
         let reader = readers.enter([1; 16]);
-        let slow = reader.begin(&lender, vec![BlockName(1)], until).wait(now, until).await;
+        let slow = reader.begin(&lender, vec![BlockName(1)].into(), until).wait(now, until).await;
         reader.put_off(slow.err().expect("it is stuck"));
         readers.reap(until - Duration::from_millis(1));
         assert_eq!(counted.released.load(SeqCst), 0);

@@ -3,7 +3,7 @@
 //! One agent holds blocks and the other reads them. The holder runs a [`TransferServer`]; the reader
 //! is [`crate::peer::PeerTier`]. A reader asks for blocks by name and gets a *lease*: the holder
 //! keeps the leading blocks that it has where they are, until the reader has read them or a deadline
-//! passes. Then the reader asks for parts of blocks of at most a mebibyte, over several
+//! passes. What it has on disk it reads first, within half of that time. Then the reader asks for parts of blocks of at most a mebibyte, over several
 //! connections. Each question is a credit: the holder sends nothing that has no place to land.
 //! A part that was lost with its connection is asked for again on another one, under the same
 //! lease.
@@ -27,7 +27,7 @@ pub mod wire;
 
 pub use keys::FleetKey;
 pub use link::LinkError;
-pub use loans::{Lender, LentBlock};
+pub use loans::{Lender, LentBlock, LentBlocks, LoanWish};
 pub use purpose::ReaderPurpose;
 pub use server::TransferServer;
 pub use stores::{LendingStore, LendingStores};

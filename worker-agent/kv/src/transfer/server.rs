@@ -2,7 +2,7 @@
 
 use super::handshake::{Reader, receive};
 use super::link::{Cargo, Incoming, Link, LinkError};
-use super::loans::{Loan, ReaderTicket, Readers};
+use super::loans::{Loan, LoanWish, ReaderTicket, Readers};
 use super::slot_part::SlotPart;
 use super::stores::{LendingStore, LendingStores};
 use super::wire::{FrameHeader, FrameKind, decode_names, encode_checksums, encode_slots};
@@ -19,7 +19,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const LEASE_MAX: Duration = Duration::from_secs(10);
 /// Longest time that a reader waits for the answer to its wish for a lease. A reader that hears
 /// nothing for longer takes the holder to be dead, so a holder that needs longer says that it is busy.
-const LENDING_MAX: Duration = Duration::from_millis(500);
+/// Other questions of the connection wait meanwhile, also for the disk.
+const LENDING_MAX: Duration = Duration::from_millis(100);
 /// Time after which a silent connection is closed.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// Time between two searches for leases that have ended.
@@ -144,7 +145,9 @@ async fn loan(
 ) -> Option<Arc<Loan>> {
     let now = Instant::now();
     let wanted = Duration::from_millis(u64::from(frame.header.count)).min(LEASE_MAX);
-    let lending = reader.begin(&store.lender, decode_names(payload), now + wanted);
+    // Half of the time is for the way: what is in memory comes in time, whatever the disk does.
+    let wish = LoanWish { names: decode_names(payload), wait: wanted / 2 };
+    let lending = reader.begin(&store.lender, wish, now + wanted);
     match lending.wait(now + wanted.min(LENDING_MAX), now + wanted).await {
         Ok(loan) => Some(Arc::new(loan)),
         Err(slow) => {
@@ -157,12 +160,13 @@ async fn loan(
 /// Answers with a lease of the blocks of a loan.
 fn lend(link: &mut Link, loan: Option<Arc<Loan>>, reader: &ReaderTicket) {
     // An empty loan is none: there is nothing to read and nothing to end.
-    let (number, blocks) = match &loan {
-        Some(loan) if loan.blocks.is_empty() => (0, &[][..]),
-        Some(loan) if reader.keep(loan.clone()) => (loan.number, &loan.blocks[..]),
+    let (number, blocks, waited) = match &loan {
+        Some(loan) if loan.blocks.is_empty() => (0, &[][..], loan.waited),
+        Some(loan) if reader.keep(loan.clone()) => (loan.number, &loan.blocks[..], loan.waited),
         Some(_) | None => return link.queue(FrameHeader::new(FrameKind::Busy), &[]),
     };
-    let header = FrameHeader { transfer: number, ..FrameHeader::new(FrameKind::Leased) };
+    let count = u32::try_from(waited.as_micros()).unwrap_or(u32::MAX);
+    let header = FrameHeader { transfer: number, count, ..FrameHeader::new(FrameKind::Leased) };
     link.queue(header, &encode_checksums(blocks.iter().map(|block| block.checksum)));
 }
 

@@ -47,7 +47,8 @@ pub enum FrameKind {
     /// `>` Asks for a lease of blocks. `count`: milliseconds for which the blocks are wanted.
     /// Payload: their names.
     Lease = 6,
-    /// `<` The lease `transfer` covers the leading blocks. Payload: their checksums.
+    /// `<` The lease `transfer` covers the leading blocks. `count`: microseconds for which the holder
+    /// waited for its disk; zero from holders that lend host memory alone. Payload: their checksums.
     Leased = 7,
     /// `<` The holder has too many leases.
     Busy = 8,
@@ -105,7 +106,8 @@ pub enum WireError {
     },
 }
 
-/// The fixed part of a frame. Fields that a kind does not use are 0.
+/// The fixed part of a frame. Fields that a kind does not use are 0, and nobody heeds them: a field that
+/// a later agent of the same version uses means to an earlier one what it meant before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Purpose of the frame.

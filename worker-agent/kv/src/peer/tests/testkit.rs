@@ -5,7 +5,9 @@ use crate::checksum::checksum;
 use crate::peer::{PeerSettings, PeerTier};
 use crate::tier::{Tier, TierError, TierRead, TierReport, Urgency};
 use crate::transfer::direct::DirectWay;
-use crate::transfer::{FleetKey, Lender, LendingStore, LentBlock, TransferServer};
+use crate::transfer::{
+    FleetKey, Lender, LendingStore, LentBlock, LentBlocks, LoanWish, TransferServer,
+};
 use crate::{Block, BlockForm, Checksum, SlotId};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -69,15 +71,10 @@ impl Shelf {
 
     /// A server of this store, on the loopback interface.
     pub(crate) async fn serve(self: &Arc<Self>, key: FleetKey) -> Served {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let (arena, lender) = (self.arena.clone(), self.clone());
         let direct = self.direct.get().cloned();
-        let store = LendingStore { arena, lender, form: form(self.block_bytes()), key, direct };
-        let server = TransferServer::new(Arc::new(store));
-        let mut task = JoinSet::new();
-        task.spawn(server.run(listener));
-        Served { address, task }
+        Served::new(LendingStore { arena, lender, form: form(self.block_bytes()), key, direct })
+            .await
     }
 
     /// Waits until nothing is lent.
@@ -96,8 +93,8 @@ impl Shelf {
 }
 
 impl Lender for Shelf {
-    fn lend(&self, loan: u64, names: Vec<BlockName>) -> BoxFuture<'static, Vec<LentBlock>> {
-        let here = names.into_iter().take_while(|name| name.0 < self.blocks);
+    fn lend(&self, loan: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
+        let here = wish.names.into_iter().take_while(|name| name.0 < self.blocks);
         let lent: Vec<_> = here
             .map(|name| {
                 let slot = SlotId(name.0 as u32);
@@ -109,7 +106,7 @@ impl Lender for Shelf {
         let mut is_quick = self.is_quick.subscribe();
         Box::pin(async move {
             let _ = is_quick.wait_for(|is_quick| *is_quick).await;
-            lent
+            lent.into()
         })
     }
 
@@ -125,6 +122,16 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// A server of a store, on the loopback interface.
+    pub(crate) async fn new(store: LendingStore) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = TransferServer::new(Arc::new(store));
+        let mut task = JoinSet::new();
+        task.spawn(server.run(listener));
+        Self { address, task }
+    }
+
     /// Kills the server with all its connections.
     pub(crate) async fn kill(mut self) {
         self.task.shutdown().await;
