@@ -106,14 +106,33 @@ impl PairLoads {
     }
 }
 
+/// Last blocks of a loan, which their holder reads from its disk first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DiskPart {
+    pub(crate) blocks: u32,
+    /// Time in which the holder reads them.
+    pub(crate) time: LoadTime,
+}
+
 /// Blocks that another worker lends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Loan {
     pub(crate) worker: WorkerRank,
     /// Leading blocks of the prompt.
     pub(crate) blocks: u32,
-    /// Time to fetch them; `None` where nothing is known of it.
+    /// Time to fetch them from the holder's memory; `None` where nothing is known of it.
     pub(crate) time: Option<LoadTime>,
+    /// Those of them that are on the holder's disk.
+    pub(crate) disk: Option<DiskPart>,
+}
+
+impl Loan {
+    /// Seconds to fetch the last `blocks` of the loan: the holder has them in memory before they come.
+    /// `None` where nothing is known of the way.
+    pub(crate) fn seconds(&self, blocks: u32) -> Option<f64> {
+        let disk = self.disk.map_or(0.0, |disk| disk.time.seconds(disk.blocks.min(blocks)));
+        self.time.map(|time| time.seconds(blocks) + disk)
+    }
 }
 
 /// Inputs to the plan for one worker.
@@ -124,8 +143,11 @@ pub(crate) struct ReuseInputs<'a> {
     /// By medium, the share of a block's computation that is taken to be saved where the time of a
     /// load is not known. The last one is also that of what others lend.
     pub(crate) weights: [f64; Medium::ALL.len()],
-    pub(crate) loan: Option<Loan>,
+    pub(crate) loans: Loans,
 }
+
+/// Loans to choose from: of what others have in memory, and of what reaches farther with their disks.
+pub(crate) type Loans = [Option<Loan>; 2];
 
 /// Blocks that a worker takes from each source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -158,13 +180,13 @@ impl ReusePlan {
                 (best, best_s) = (plan, seconds);
             }
         };
-        here.lent(inputs).into_iter().for_each(&mut weigh);
+        here.lent(inputs).for_each(&mut weigh);
         // Along a prompt blocks only get farther: what is behind a place needs the place too.
         for medium in [Medium::Host, Medium::Disk, Medium::Remote] {
             if inputs.overlap.on(medium) > 0 {
                 here = here.and(medium, inputs);
                 weigh(here);
-                here.lent(inputs).into_iter().for_each(&mut weigh);
+                here.lent(inputs).for_each(&mut weigh);
             }
         }
         best
@@ -177,24 +199,29 @@ impl ReusePlan {
         by_medium[medium as usize] = blocks;
         self.sources.own = Overlap::new(by_medium);
         let at = medium as usize;
-        self.load(blocks, inputs.loads.by_medium[at], inputs.weights[at]);
+        let seconds = inputs.loads.by_medium[at].map(|time| time.seconds(blocks));
+        self.load(blocks, seconds, inputs.weights[at]);
         self
     }
 
-    /// This plan with what another worker has beyond it.
-    fn lent(mut self, inputs: &ReuseInputs<'_>) -> Option<Self> {
-        let Loan { worker, blocks, time } = inputs.loan?;
-        let more = blocks.checked_sub(self.sources.own.blocks()).filter(|more| *more > 0)?;
-        (self.sources.fetched, self.sources.from) = (more, Some(worker));
-        self.load(more, time, inputs.weights[Medium::Remote as usize]);
-        Some(self)
+    /// This plan with what another worker has beyond it, for each of the loans.
+    fn lent(self, inputs: &ReuseInputs<'_>) -> impl Iterator<Item = Self> + use<> {
+        let weight = inputs.weights[Medium::Remote as usize];
+        inputs.loans.into_iter().flatten().filter_map(move |loan| {
+            let more = loan.blocks.checked_sub(self.sources.own.blocks())?;
+            let mut plan = self;
+            (plan.sources.fetched, plan.sources.from) = (more, Some(loan.worker));
+            plan.load(more, loan.seconds(more), weight);
+            (more > 0).then_some(plan)
+        })
     }
 
-    fn load(&mut self, blocks: u32, time: Option<LoadTime>, weight: f64) {
-        match time {
-            Some(time) => {
+    /// Adds blocks that are loaded in this time, where it is known.
+    fn load(&mut self, blocks: u32, seconds: Option<f64>, weight: f64) {
+        match seconds {
+            Some(seconds) => {
                 self.saved += f64::from(blocks);
-                self.load_s = self.load_s.max(time.seconds(blocks));
+                self.load_s = self.load_s.max(seconds);
             }
             None => self.saved += weight * f64::from(blocks),
         }
@@ -202,18 +229,38 @@ impl ReusePlan {
 }
 
 /// A worker that lends most of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BestHolder {
     pub(crate) slot: u32,
     pub(crate) holder: Holder,
     /// Its agent.
     pub(crate) lends: Label,
+    /// Blocks that it has to read from its disk first.
+    pub(crate) disk: Option<DiskPart>,
 }
 
 impl BestHolder {
-    /// Blocks that it lends, in this time.
+    /// Blocks that it lends, which come from its memory in this time.
     pub(crate) fn loan(&self, time: LoadTime) -> Loan {
-        Loan { worker: self.holder.worker, blocks: self.holder.blocks, time: Some(time) }
+        let Holder { worker, blocks } = self.holder;
+        Loan { worker, blocks, time: Some(time), disk: self.disk }
+    }
+}
+
+/// Workers that lend most of a prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lenders {
+    /// Those that have most of it in memory.
+    pub(crate) memory: BestHolders,
+    /// Those that have most of it with their disks, if that is more.
+    pub(crate) disk: BestHolders,
+}
+
+impl Lenders {
+    /// Whether nobody lends anything.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memory.first().is_none() && self.disk.first().is_none()
     }
 }
 
@@ -265,157 +312,11 @@ impl BestHolders {
     }
 }
 
-/// Blocks of an overlap that a worker with tiers can lend: those in host memory, where its agent has
-/// those of the device, too, and none behind a block that is farther.
+/// Blocks of an overlap that a worker with tiers can lend at once: those in host memory, where its agent
+/// has those of the device, too, and none behind a block that is farther.
 pub(crate) fn lendable(overlap: Overlap) -> u32 {
     overlap.on(Medium::Device) + overlap.on(Medium::Host)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::{collection::vec, option, prelude::*};
-    use stator_protos::WorkerId;
-
-    const OTHER: WorkerRank = WorkerRank { worker: WorkerId(7), rank: 0 };
-    const WEIGHTS: [f64; 4] = [1.0, 0.75, 0.25, 0.5];
-
-    /// Times in milliseconds: latency and for each block, of host, disk, remote and others.
-    fn loads(ms: [Option<(f64, f64)>; 4]) -> WorkerLoads {
-        let time = |ms: Option<(f64, f64)>| {
-            ms.map(|(latency, block)| LoadTime { latency_s: latency / 1e3, block_s: block / 1e3 })
-        };
-        let [host, disk, remote, peer] = ms.map(time);
-        let by_medium = [None, host, disk, remote];
-        WorkerLoads { by_medium, peer, ..WorkerLoads::default() }
-    }
-
-    fn inputs<'a>(overlap: [u32; 4], loads: &'a WorkerLoads, lent: u32) -> ReuseInputs<'a> {
-        let loan = Loan { worker: OTHER, blocks: lent, time: loads.peer };
-        let overlap = Overlap::new(overlap);
-        ReuseInputs { overlap, loads, weights: WEIGHTS, loan: Some(loan) }
-    }
-
-    /// Seconds to compute what is left of 100 blocks, at 10 ms each.
-    fn compute_s(saved: f64) -> f64 {
-        (100.0 - saved).max(0.0) * 0.01
-    }
-
-    fn best(overlap: [u32; 4], loads: &WorkerLoads, lent: u32) -> ReusePlan {
-        ReusePlan::best(&inputs(overlap, loads, lent), compute_s)
-    }
-
-    #[test]
-    fn a_tier_is_read_where_that_is_faster() {
-        let quick = loads([Some((1.0, 1.0)), Some((5.0, 4.0)), None, None]);
-        let plan = best([10, 20, 30, 0], &quick, 0);
-        assert_eq!((plan.sources.own.blocks(), plan.saved), (60, 60.0));
-        assert!((plan.load_s - 0.125).abs() < 1e-9, "tiers are read side by side");
-        let slow = loads([Some((1.0, 1.0)), Some((5.0, 11.0)), None, None]);
-        assert_eq!(best([10, 20, 30, 0], &slow, 0).sources.own.blocks(), 30);
-        let broken = loads([Some((f64::INFINITY, 0.0)), None, None, None]);
-        assert_eq!(
-            best([10, 20, 30, 0], &broken, 0),
-            ReusePlan::device(Overlap::new([10, 0, 0, 0]))
-        );
-    }
-
-    #[test]
-    fn what_was_not_measured_counts_by_its_weight() {
-        let plan = best([10, 20, 40, 0], &WorkerLoads::default(), 0);
-        assert_eq!((plan.saved, plan.load_s), (10.0 + 15.0 + 10.0, 0.0));
-        assert_eq!(plan.sources.own.blocks(), 70);
-    }
-
-    #[test]
-    fn blocks_are_fetched_where_that_is_faster_than_the_own_disk_and_than_computing() {
-        let near = loads([Some((0.0, 0.1)), Some((5.0, 8.0)), None, Some((2.0, 1.0))]);
-        let plan = best([10, 20, 30, 0], &near, 80);
-        assert_eq!((plan.sources.own.blocks(), plan.sources.fetched), (30, 50));
-        let text = plan.sources.to_string();
-        assert_eq!(text, format!("10 blocks device, 20 host, 50 from worker {OTHER}"));
-        let far = loads([Some((0.0, 0.1)), Some((5.0, 8.0)), None, Some((2.0, 40.0))]);
-        assert_eq!(best([10, 20, 30, 0], &far, 80).sources.fetched, 0);
-        // Nothing beyond its own.
-        assert_eq!(best([10, 20, 0, 0], &near, 30).sources.fetched, 0);
-        assert_eq!(best([0; 4], &near, 0).sources.to_string(), "nothing cached");
-        let fetched = best([0; 4], &near, 9).sources;
-        assert_eq!(fetched.to_string(), format!("9 blocks from worker {OTHER}"));
-    }
-
-    #[test]
-    fn reports_of_agents_are_understood() {
-        let never = LoadCost { latency_us: LoadCost::NEVER_US, block_ns: 0 };
-        let disk = LoadCost { latency_us: 500, block_ns: 2_000 };
-        let costs =
-            TierCosts { compute_ns: 1_000_000, disk, remote: never, ..TierCosts::default() };
-        let loads = WorkerLoads::new(&costs);
-        assert_eq!((loads.compute_s, loads.peer, loads.block_bytes), (Some(1e-3), None, None));
-        let [_, host, disk, remote] = loads.by_medium;
-        assert_eq!(host, None);
-        assert!((disk.unwrap().seconds(1000) - 2.5e-3).abs() < 1e-12);
-        assert_eq!(remote.unwrap().seconds(0), f64::INFINITY);
-    }
-
-    proptest! {
-        /// Of the lenders those with most blocks are kept, of each agent the first worker, and of the
-        /// agents the first ones.
-        #[test]
-        fn the_best_holders_are_those_of_a_sorted_list(
-            lenders in vec((0..9_u64, 1..4_u32), 0..20),
-        ) {
-            let mut lenders: Vec<_> = (0..).zip(lenders).map(|(number, (agent, blocks))| {
-                let worker = WorkerRank { worker: WorkerId(number * 7 % 20), rank: number as u16 };
-                let holder = Holder { worker, blocks };
-                BestHolder { slot: number as u32, holder, lends: Label(agent) }
-            }).collect();
-            let best = BestHolders::of(lenders.iter().copied());
-            lenders.sort_by_key(|of| (std::cmp::Reverse(of.holder.blocks), of.holder.worker));
-            let most = lenders.first().map_or(0, |first| first.holder.blocks);
-            let mut wanted: Vec<BestHolder> = Vec::new();
-            for lender in lenders.into_iter().filter(|of| of.holder.blocks == most) {
-                if wanted.iter().all(|other| other.lends != lender.lends) {
-                    wanted.push(lender);
-                }
-            }
-            wanted.truncate(KV_HOLDERS_MAX);
-            prop_assert_eq!(best.iter().copied().collect::<Vec<_>>(), wanted);
-        }
-
-        /// No other end of the prefix, with or without lent blocks behind it, is faster, and
-        /// neither is computing all of it.
-        #[test]
-        fn no_other_plan_is_faster(
-            overlap in [0..30_u32, 0..30_u32, 0..30_u32, 0..30_u32],
-            times in vec(option::of((0.0..50.0_f64, 0.0..20.0_f64)), 4),
-            lent in 0..140_u32,
-        ) {
-            let times: [_; 4] = times.try_into().expect("there are four");
-            let loads = loads(times);
-            let plan = best(overlap, &loads, lent);
-            let seconds = plan.load_s + compute_s(plan.saved);
-            prop_assert!(plan.sources.own.on(Medium::Device) == overlap[0]);
-            for media in 1..=4_usize {
-                for lends in [false, true] {
-                    let held: u32 = overlap[..media].iter().sum();
-                    let more = if lends { lent.saturating_sub(held) } else { 0 };
-                    let blocks = |at: usize| if at < 4 { overlap[at] } else { more };
-                    let read = (1..media).chain([4]).filter(|&at| blocks(at) > 0);
-                    let (mut load, mut saved) = (0.0_f64, f64::from(overlap[0]));
-                    for at in read {
-                        let weight = WEIGHTS[at.min(3)];
-                        match times[at - 1] {
-                            Some((latency, block)) => {
-                                load = load.max((latency + block * f64::from(blocks(at))) / 1e3);
-                                saved += f64::from(blocks(at));
-                            }
-                            None => saved += weight * f64::from(blocks(at)),
-                        }
-                    }
-                    prop_assert!(seconds <= load + compute_s(saved) + 1e-9, "{media} {lends}");
-                }
-            }
-            prop_assert!(seconds <= compute_s(f64::from(overlap[0])));
-        }
-    }
-}
+mod tests;

@@ -8,8 +8,8 @@ use crate::cost::WeightSettings;
 use crate::decision::PlacementRequest;
 use crate::learn::Speed;
 use crate::reuse::{
-    BestHolder, BestHolders, Holder, Holders, LoadTime, Loan, ReuseInputs, ReusePlan, WorkerLoads,
-    lendable,
+    BestHolder, BestHolders, DiskPart, Holder, Holders, Lenders, LoadTime, Loan, Loans,
+    ReuseInputs, ReusePlan, WorkerLoads, lendable,
 };
 use crate::sources::PrefixSources;
 use crate::split::transfer_time_guess;
@@ -52,12 +52,12 @@ impl Placement {
     // numbers waits for the stores.
     #[inline(never)]
     pub(super) fn timed_reuse(&self, terms: &Terms, slot: u32, overlap: Overlap) -> ReusePlan {
-        let loan = self.loan(terms, slot, overlap);
-        if loan.is_none() && overlap.blocks() == overlap.on(Medium::Device) {
+        let loans = self.loans(terms, slot, overlap);
+        if loans == [None; 2] && overlap.blocks() == overlap.on(Medium::Device) {
             return ReusePlan::device(overlap);
         }
         let (loads, weights) = (self.fleet.loads(slot), weights(terms));
-        let inputs = ReuseInputs { overlap, loads, weights, loan };
+        let inputs = ReuseInputs { overlap, loads, weights, loans };
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
         ReusePlan::best(&inputs, |saved| self.compute_s(terms, saved, &speed))
     }
@@ -82,18 +82,20 @@ impl Placement {
         if !terms.stage.computes() {
             return None;
         }
-        let loan = self.loan(terms, slot, overlap);
-        if loan.is_none() && overlap.blocks() == overlap.on(Medium::Device) {
+        let loans = self.loans(terms, slot, overlap);
+        if loans == [None; 2] && overlap.blocks() == overlap.on(Medium::Device) {
             return None;
         }
         let (loads, weights) = (self.fleet.loads(slot), weights(terms));
         let blocks = f64::from(terms.prompt_blocks);
         let Some(compute_s) = loads.compute_s else {
-            let (loads, loan) = (&UNMEASURED, loan.map(|loan| Loan { time: None, ..loan }));
-            let inputs = ReuseInputs { overlap, loads, weights, loan };
+            // Without a time to compare with, nobody is to wait for another's disk.
+            let unmeasured = loans[0].map(|loan| Loan { time: None, ..loan });
+            let (loads, loans) = (&UNMEASURED, [unmeasured, None]);
+            let inputs = ReuseInputs { overlap, loads, weights, loans };
             return Some((ReusePlan::best(&inputs, |saved| blocks - saved), 0.0));
         };
-        let inputs = ReuseInputs { overlap, loads, weights, loan };
+        let inputs = ReuseInputs { overlap, loads, weights, loans };
         let plan = ReusePlan::best(&inputs, |saved| (blocks - saved).max(0.0) * compute_s);
         Some((plan, plan.load_s / compute_s))
     }
@@ -107,10 +109,16 @@ impl Placement {
         speed.work(Work::of((tokens - saved_tokens).max(1.0), tokens))
     }
 
-    /// Blocks that the best holder lends to a worker, if they are more than the worker's device has.
+    /// Blocks that the best holders lend to a worker, if they are more than the worker's device has.
     #[inline]
-    fn loan(&self, terms: &Terms, slot: u32, overlap: Overlap) -> Option<Loan> {
-        let best = terms.lenders.first()?;
+    fn loans(&self, terms: &Terms, slot: u32, overlap: Overlap) -> Loans {
+        let Lenders { memory, disk } = &terms.lenders;
+        [memory, disk].map(|lenders| self.loan(lenders, slot, overlap))
+    }
+
+    #[inline]
+    fn loan(&self, lenders: &BestHolders, slot: u32, overlap: Overlap) -> Option<Loan> {
+        let best = lenders.first()?;
         // Workers of one agent share its tiers.
         let own = self.fleet.row(slot).lends?;
         if own == best.lends || best.holder.blocks <= overlap.on(Medium::Device) {
@@ -118,7 +126,7 @@ impl Placement {
         }
         let loads = self.fleet.loads(slot);
         if loads.pairs > 0 {
-            return self.nearest_loan(terms, slot, own);
+            return self.nearest_loan(lenders, slot, own);
         }
         Some(best.loan(loads.peer.unwrap_or_else(|| self.guessed_time(best.slot, slot))))
     }
@@ -126,13 +134,13 @@ impl Placement {
     /// The loan of the best holder from which a worker has it first. A pair that was not measured has the
     /// mean of the worker's pairs.
     #[inline(never)]
-    fn nearest_loan(&self, terms: &Terms, slot: u32, own: Label) -> Option<Loan> {
+    fn nearest_loan(&self, lenders: &BestHolders, slot: u32, own: Label) -> Option<Loan> {
         let (mean, pairs) = (self.fleet.loads(slot).peer, self.fleet.pair_loads(slot));
-        let others = terms.lenders.iter().filter(|best| best.lends != own);
+        let others = lenders.iter().filter(|best| best.lends != own);
         let loans = others.map(|best| {
             let time = pairs.of(best.lends).or(mean);
-            let time = time.unwrap_or_else(|| self.guessed_time(best.slot, slot));
-            (time.seconds(best.holder.blocks), best.loan(time))
+            let loan = best.loan(time.unwrap_or_else(|| self.guessed_time(best.slot, slot)));
+            (loan.seconds(loan.blocks).unwrap_or(f64::INFINITY), loan)
         });
         let nearest = loans.reduce(|one, other| if other.0 < one.0 { other } else { one });
         nearest.map(|(_, loan)| loan)
@@ -145,18 +153,21 @@ impl Placement {
     }
 
     /// The workers that lend most of the prompt.
-    pub(super) fn best_holders(&self) -> BestHolders {
-        BestHolders::of(self.lenders())
+    pub(super) fn best_holders(&self) -> Lenders {
+        let memory = BestHolders::of(self.lenders(&PrefixSources::default()));
+        let beyond = memory.first().map_or(0, |best| best.holder.blocks);
+        Lenders { disk: BestHolders::of(self.disk_lenders(beyond)), memory }
     }
 
     /// Workers from which the one in `slot` may fetch blocks beyond those that it has itself: of each
-    /// agent one, first the one that the sources name.
+    /// agent one, first the one that the sources name. Blocks on disk count where the sources count
+    /// them: others would be waited for in vain.
     pub(super) fn holders(&self, slot: u32, sources: &PrefixSources) -> Holders {
         let mut holders = Holders::new();
         let Some(own) = self.fleet.row(slot).lends else { return holders };
         let mut agents = [own; KV_HOLDERS_MAX + 1];
         while let Some(next) = self
-            .lenders()
+            .lenders(sources)
             .filter(|of| of.holder.blocks > sources.own.blocks() && !agents.contains(&of.lends))
             .max_by_key(|BestHolder { holder: Holder { worker, blocks }, .. }| {
                 (*blocks, sources.from == Some(*worker), std::cmp::Reverse(*worker))
@@ -169,12 +180,34 @@ impl Placement {
         holders
     }
 
-    fn lenders(&self) -> impl Iterator<Item = BestHolder> {
-        self.scratch.shares.slots().filter_map(|slot| {
+    /// Workers with blocks in memory, and the one that the sources name with all that it is to lend.
+    fn lenders(&self, sources: &PrefixSources) -> impl Iterator<Item = BestHolder> {
+        let (from, planned) = (sources.from, sources.blocks());
+        self.scratch.shares.slots().filter_map(move |slot| {
             let row = self.fleet.row(slot);
-            let blocks = lendable(self.scratch.shares.of(slot).overlap);
+            let mut blocks = lendable(self.scratch.shares.of(slot).overlap);
+            if from == Some(row.worker) {
+                blocks = blocks.max(planned);
+            }
             let holder = Holder { worker: row.worker, blocks };
-            (blocks > 0).then_some(BestHolder { slot, holder, lends: row.lends? })
+            (blocks > 0).then_some(BestHolder { slot, holder, lends: row.lends?, disk: None })
+        })
+    }
+
+    /// Workers whose disks, of which the times are known, have more of the prompt than so many blocks.
+    fn disk_lenders(&self, beyond: u32) -> impl Iterator<Item = BestHolder> {
+        self.scratch.shares.slots().filter_map(move |slot| {
+            let overlap = self.scratch.shares.of(slot).overlap;
+            let on_disk = overlap.on(Medium::Disk);
+            let blocks = lendable(overlap) + on_disk;
+            if on_disk == 0 || blocks <= beyond {
+                return None;
+            }
+            let time = self.fleet.loads(slot).by_medium[Medium::Disk as usize]?;
+            let disk = time.latency_s.is_finite().then_some(DiskPart { blocks: on_disk, time })?;
+            let row = self.fleet.row(slot);
+            let holder = Holder { worker: row.worker, blocks };
+            Some(BestHolder { slot, holder, lends: row.lends?, disk: Some(disk) })
         })
     }
 }

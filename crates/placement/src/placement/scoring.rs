@@ -7,7 +7,7 @@ use crate::constraint::{Level, preference};
 use crate::cost::{CostModel, Inputs, Prediction, Score, TimeInputs, Weights, score, time_score};
 use crate::decision::{Candidate, PlacementRequest};
 use crate::learn::Speed;
-use crate::reuse::BestHolders;
+use crate::reuse::Lenders;
 use crate::sessions::Affinity;
 use crate::split::transfer_guess;
 use crate::tracker::Sums;
@@ -28,7 +28,7 @@ pub(super) struct Terms {
     pub(super) prompt_tokens: u32,
     pub(super) prompt_blocks: u32,
     /// The workers that lend most of the prompt.
-    pub(super) lenders: BestHolders,
+    pub(super) lenders: Lenders,
     output_tokens: f64,
     arrivals_per_s: f64,
     mean_requests: f64,
@@ -45,7 +45,7 @@ impl Terms {
     /// Whether a worker with this overlap may have blocks to load. Most workers have none.
     #[inline]
     fn may_load(&self, overlap: Overlap) -> bool {
-        self.lenders.first().is_some() || overlap.blocks() > overlap.on(Medium::Device)
+        !self.lenders.is_empty() || overlap.blocks() > overlap.on(Medium::Device)
     }
 }
 
@@ -83,10 +83,10 @@ impl Placement {
         let bare = |slot, may_load| {
             self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default(), may_load)
         };
-        match terms.lenders.first() {
+        match terms.lenders.is_empty() {
             // Without a call for plans the compiler scores several workers at once.
-            None => costs.extend(slots.map(|slot| bare(slot, false).total)),
-            Some(_) => costs.extend(slots.map(|slot| bare(slot, true).total)),
+            true => costs.extend(slots.map(|slot| bare(slot, false).total)),
+            false => costs.extend(slots.map(|slot| bare(slot, true).total)),
         }
         for slot in self.scratch.shares.slots() {
             let (sums, share) = (loads.sums_of(slot), self.scratch.shares.of(slot));
@@ -202,7 +202,7 @@ impl Placement {
             weights,
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: self.prompt_blocks(request),
-            lenders: if stage.computes() { self.best_holders() } else { BestHolders::default() },
+            lenders: if stage.computes() { self.best_holders() } else { Lenders::default() },
             output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
             // Of what comes to other replicas nothing is heard: as much as is in flight from them.
             arrivals_per_s: self.learner.arrivals_per_s() * loads.everybody()

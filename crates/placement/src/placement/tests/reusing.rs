@@ -195,16 +195,65 @@ fn who_does_not_lend_or_shares_an_agent_is_no_holder() {
 }
 
 #[test]
-fn blocks_on_the_disk_of_another_are_not_fetched() {
-    let prompt = sequence(0, 10);
+fn blocks_on_the_disk_of_another_are_fetched_where_its_disk_and_the_way_are_fast() {
+    let prompt = sequence(0, 40);
+    let (near, quick) = (cost(1_000, 100), cost(500, 200));
+    // 20 blocks take 20 ms to compute.
+    for (disk, peer, fetched) in [
+        (quick, near, 40),
+        (cost(0, 850), near, 40),
+        // The disk alone is faster than computing, and with the way it is not.
+        (cost(0, 950), near, 20),
+        (quick, cost(1_000, 900), 20),
+        (cost(19_000, 1), near, 20),
+        (cost(LoadCost::NEVER_US, 0), near, 20),
+        // Nobody knows how fast it is.
+        (LoadCost::default(), near, 20),
+        (quick, cost(LoadCost::NEVER_US, 0), 0),
+    ] {
+        let mut placement = in_mode(Mode::Kv, 2);
+        lend(&mut placement, 2);
+        placement.apply(rank(0), LIFE, &stored(&prompt[..5]));
+        placement.apply(rank(0), LIFE, &on(Medium::Host, &prompt[5..20]));
+        placement.apply(rank(0), LIFE, &on(Medium::Disk, &prompt[20..]));
+        report(&mut placement, 0, TierCosts { disk, ..TierCosts::default() });
+        report(&mut placement, 1, TierCosts { peer, ..TierCosts::default() });
+        let asked = PlacementRequest { pinned: Some(rank(1)), ..request(&prompt) };
+        let decision = pick(&mut placement, &asked);
+        assert_eq!(decision.sources.fetched, fetched, "{disk:?} {peer:?}");
+        let blocks = fetched.max(20);
+        assert_eq!(decision.holders[..], [Holder { worker: rank(0), blocks }], "{disk:?} {peer:?}");
+    }
+}
+
+#[test]
+fn a_prompt_that_is_on_a_disk_alone_is_fetched_too_and_memory_goes_before_it() {
+    let prompt = sequence(0, 40);
+    let mut placement = in_mode(Mode::Kv, 3);
+    lend(&mut placement, 3);
+    placement.apply(rank(0), LIFE, &on(Medium::Disk, &prompt));
+    let costs = TierCosts { disk: cost(0, 100), peer: cost(0, 100), ..TierCosts::default() };
+    (0..3).for_each(|number| report(&mut placement, number, costs));
+    let asked = PlacementRequest { pinned: Some(rank(2)), ..request(&prompt) };
+    let decision = pick(&mut placement, &asked);
+    assert_eq!(decision.sources.to_string(), format!("40 blocks from worker {}", rank(0)));
+    placement.apply(rank(1), LIFE, &on(Medium::Host, &prompt));
+    let decision = pick(&mut placement, &asked);
+    assert_eq!(decision.sources.to_string(), format!("40 blocks from worker {}", rank(1)));
+    // The other has the same on disk, which nobody needs.
+    assert_eq!(decision.holders[..], [Holder { worker: rank(1), blocks: 40 }]);
+}
+
+#[test]
+fn without_a_time_to_compute_a_block_nobody_waits_for_the_disk_of_another() {
+    let prompt = sequence(0, 40);
     let mut placement = in_mode(Mode::Kv, 2);
     lend(&mut placement, 2);
-    placement.apply(rank(0), LIFE, &stored(&prompt[..2]));
-    placement.apply(rank(0), LIFE, &on(Medium::Host, &prompt[2..6]));
-    placement.apply(rank(0), LIFE, &on(Medium::Disk, &prompt[6..]));
+    placement.apply(rank(0), LIFE, &on(Medium::Disk, &prompt));
+    report(&mut placement, 0, TierCosts { disk: cost(0, 1), ..TierCosts::default() });
     let asked = PlacementRequest { pinned: Some(rank(1)), ..request(&prompt) };
     let decision = pick(&mut placement, &asked);
-    assert_eq!(decision.holders[..], [Holder { worker: rank(0), blocks: 6 }]);
+    assert_eq!((decision.sources.fetched, decision.holders.len()), (0, 0));
 }
 
 #[test]
