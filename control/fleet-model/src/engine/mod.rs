@@ -34,6 +34,7 @@ use rates::{Batch, Rates};
 use sequence::{SequenceState, Sequences};
 use stator_protos::load::Load;
 use std::collections::VecDeque;
+use tiers::LoadedBlocks;
 
 /// Steps that are being computed.
 #[derive(Debug)]
@@ -231,15 +232,16 @@ impl Engine {
         }
     }
 
-    /// Another worker lends the first of these blocks.
-    pub(crate) fn hint(&mut self, blocks: &[BlockId], now: Ps) {
+    /// Another worker lends these leading blocks of a sequence, from then on.
+    pub(crate) fn hint(&mut self, blocks: &[BlockId], ready: Ps, now: Ps) {
         self.pool.advance(now);
-        self.pool.hint(blocks);
+        self.pool.hint(blocks, ready);
     }
 
-    /// Leading blocks of a sequence that other workers can read here.
-    pub(crate) fn lendable(&self, blocks: &[BlockId]) -> usize {
-        self.pool.tiers.lendable(blocks)
+    /// Leading blocks of a sequence that another worker can read here, and from when on.
+    pub(crate) fn lend(&mut self, blocks: &[BlockId], now: Ps) -> LoadedBlocks {
+        self.pool.advance(now);
+        self.pool.lend(blocks)
     }
 
     /// The disk, if there is one, reads a block in so long from now on.

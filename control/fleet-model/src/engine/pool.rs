@@ -104,9 +104,14 @@ impl BlockPool {
         self.tiers.load(ids, block_prefill, &mut self.news)
     }
 
-    /// Another worker lends these leading blocks of a sequence.
-    pub(crate) fn hint(&mut self, ids: &[BlockId]) {
-        self.tiers.hint(ids, &mut self.news);
+    /// Another worker lends these leading blocks of a sequence, from then on.
+    pub(crate) fn hint(&mut self, ids: &[BlockId], ready: Ps) {
+        self.tiers.hint(ids, ready, &mut self.news);
+    }
+
+    /// Leading blocks of a sequence that another worker can read here, and from when on.
+    pub(crate) fn lend(&mut self, ids: &[BlockId]) -> LoadedBlocks {
+        self.tiers.lend(ids, &mut self.news)
     }
 
     /// Takes private blocks, at most what is available; evicts where none is free.

@@ -48,8 +48,8 @@ pub(crate) struct Choice {
     pub(crate) ticket: PolicyTicket,
     /// Another one that computes the prompt first, and the request's place there.
     pub(crate) prefill: Option<(WorkerNumber, PolicyTicket)>,
-    /// A worker that lends it leading blocks of the prompt.
-    pub(crate) holder: Option<WorkerNumber>,
+    /// A worker that lends it leading blocks of the prompt, and their number.
+    pub(crate) holder: Option<(WorkerNumber, u32)>,
 }
 
 /// Description of a worker.

@@ -116,7 +116,7 @@ impl Policy for PlacementPolicy {
                 worker: number(decision.worker),
                 ticket: decision.booking.0,
                 prefill: decision.prefill.map(|leg| (number(leg.worker), leg.booking.0)),
-                holder: decision.holders.first().map(|holder| number(holder.worker)),
+                holder: decision.holders.first().map(|of| (number(of.worker), of.blocks)),
             }),
             Err(PickError::AllBusy { .. }) => Err(NoPick::Busy),
             Err(_) => Err(NoPick::NoWorkers),

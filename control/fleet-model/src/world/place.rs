@@ -62,8 +62,8 @@ impl World<'_> {
         match prefill {
             Some(_) => self.start_prefill(request),
             None => {
-                if let Some(holder) = choice.holder {
-                    self.lend(holder, choice.worker);
+                if let Some((holder, blocks)) = choice.holder {
+                    self.lend(holder, blocks as usize, choice.worker);
                 }
                 self.start_main(request, None);
             }
@@ -71,17 +71,18 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A worker hears what another one lends of the prompt that is being placed, as far as that is still
-    /// there.
-    fn lend(&mut self, holder: WorkerNumber, to: WorkerNumber) {
-        let from = &self.workers[holder as usize];
+    /// A worker hears what another one lends of the prompt that is being placed: as much as is still there
+    /// of the blocks that it is taken to lend.
+    fn lend(&mut self, holder: WorkerNumber, blocks: usize, to: WorkerNumber) {
+        let from = &mut self.workers[holder as usize];
         if !from.alive {
             return;
         }
-        let lent = from.engine.lendable(&self.scratch.blocks);
-        let blocks = std::mem::take(&mut self.scratch.blocks);
-        self.workers[to as usize].engine.hint(&blocks[..lent], self.now);
-        self.scratch.blocks = blocks;
+        let ids = std::mem::take(&mut self.scratch.blocks);
+        let lent = from.engine.lend(&ids[..blocks.min(ids.len())], self.now);
+        let there = &ids[..lent.blocks as usize];
+        self.workers[to as usize].engine.hint(there, lent.ready, self.now);
+        self.scratch.blocks = ids;
     }
 
     /// The worker for prompts computes this one, and keeps its KV until it is read.

@@ -19,8 +19,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use stator_kv::policy::Ghosts;
 use stator_kv::store::{
-    Action, BlockStore, Filled, OwnerId, RequestId, StoreSettings, TierAdmission, TierId,
-    TierSettings,
+    Action, BlockStore, Filled, LoanTerms, OwnerId, RequestId, StoreSettings, TierAdmission,
+    TierId, TierSettings,
 };
 use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport};
 use stator_kv::{Block, Checksum, SlotId, TenantKey};
@@ -37,6 +37,11 @@ const PEERS: TierId = TierId(1);
 const SEEN_PER_BLOCK: usize = 16;
 /// Longest wait of a request for blocks: the store's default.
 const WAIT_MAX: Ps = 2 * SECOND;
+
+/// Longest wait for the disk on behalf of another worker: half of the time that an agent's reads may take.
+const LEND_WAIT: Ps = SECOND;
+/// Blocks that are read from disk for another worker at a time, as by an agent.
+const LEND_READS_MAX: usize = 256;
 
 /// Blocks that the tiers gave and took, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -86,6 +91,8 @@ pub(crate) struct Tiers {
     disk_reads: Ps,
     disk_writes: Ps,
     peer_reads: Ps,
+    /// When the last of what others lend is in their host memory.
+    lent_at: Ps,
     /// Blocks that are being read, and when they come; `None` for those that will not.
     arriving: FxHashMap<BlockName, (TierId, Option<Ps>)>,
     /// Blocks in host memory, which other workers may read.
@@ -146,6 +153,7 @@ impl Tiers {
             disk_reads: 0,
             disk_writes: 0,
             peer_reads: 0,
+            lent_at: 0,
             arriving,
             host,
             seen,
@@ -275,14 +283,38 @@ impl Tiers {
         }
     }
 
-    /// Leading blocks that another worker can read here.
-    pub(crate) fn lendable(&self, ids: &[BlockId]) -> usize {
-        ids.iter().take_while(|id| self.host.contains(&name(**id))).count()
+    /// Leading blocks that another worker can read here, and when they are in host memory.
+    pub(crate) fn lend(&mut self, ids: &[BlockId], news: &mut KvNews) -> LoadedBlocks {
+        let now = self.now;
+        let here = ids.iter().take_while(|id| self.host.contains(&name(**id))).count();
+        let at_once = LoadedBlocks { blocks: here as u32, ready: now };
+        let Some(store) = self.store.as_mut().filter(|_| here < ids.len()) else { return at_once };
+        let names: Vec<_> = ids.iter().map(|id| name(*id)).collect();
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let reads_max = LEND_READS_MAX.min(self.limits.host_blocks as usize / 4);
+        let terms = LoanTerms { wait: duration(LEND_WAIT), reads_max };
+        let found = store.lend(self.owner, request, &names, terms, duration(now));
+        self.act(now, news);
+        let mut lent = at_once;
+        let end = found.ready.len() + found.pending;
+        for name in names.get(here..end).unwrap_or_default() {
+            match self.arriving.get(name) {
+                Some((_, Some(at))) if *at <= now + LEND_WAIT => lent.ready = lent.ready.max(*at),
+                Some(_) => break,
+                None => {}
+            }
+            lent.blocks += 1;
+        }
+        self.begin(lent.ready, DueWork::End(request));
+        lent
     }
 
-    /// Another worker lends these blocks of a sequence, the first of which it begins with.
-    pub(crate) fn hint(&mut self, ids: &[BlockId], news: &mut KvNews) {
+    /// Another worker lends these blocks of a sequence, the first of which it begins with, once it has
+    /// them in its host memory.
+    pub(crate) fn hint(&mut self, ids: &[BlockId], ready: Ps, news: &mut KvNews) {
         let now = self.now;
+        self.lent_at = self.lent_at.max(ready);
         let Some(store) = self.store.as_mut().filter(|_| self.limits.peers.is_some()) else {
             return;
         };
@@ -347,7 +379,8 @@ impl Tiers {
             }
         };
         let (latency, block) = times.unwrap_or_default();
-        *free = (*free).max(now) + block;
+        let from = if tier == PEERS { now.max(self.lent_at) } else { now };
+        *free = (*free).max(from) + block;
         let ends = *free + latency;
         self.arriving.insert(name, (tier, is_there.then_some(ends)));
         self.begin(ends, DueWork::Read { tier, name, slot, is_there });

@@ -48,11 +48,12 @@ fn selective_host_memory_takes_blocks_at_their_second_use() {
     let selective = TierLimits { is_selective: true, ..limits(8, 100) };
     let (mut tiers, mut news) = (Tiers::new(selective), KvNews::new(16, true));
     compute(&mut tiers, &mut news, &[1, 2, 3]);
-    assert_eq!((tiers.lendable(&[1, 2, 3]), tiers.totals().host_written), (0, 0));
+    let lent = |tiers: &mut Tiers, news: &mut KvNews| tiers.lend(&[1, 2, 3], news).blocks;
+    assert_eq!((lent(&mut tiers, &mut news), tiers.totals().host_written), (0, 0));
     // The first two are used on the device, and the third is computed once more.
     tiers.touch(&[1, 2], &mut news);
     tiers.store(3, BlockPlace { parent: Some(2), depth: 2 }, &mut news);
-    assert_eq!((tiers.lendable(&[1, 2, 3]), tiers.totals().host_written), (3, 3));
+    assert_eq!((lent(&mut tiers, &mut news), tiers.totals().host_written), (3, 3));
     tiers.touch(&[1, 2, 3], &mut news);
     assert_eq!(tiers.totals().host_written, 3);
 }
@@ -76,15 +77,35 @@ fn a_disk_that_is_slower_than_computing_is_left_alone_once_that_is_known() {
 fn what_another_worker_lends_is_read_from_it_and_published_once_it_is_here() {
     let (mut lender, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
     compute(&mut lender, &mut news, &[1, 2, 3]);
-    assert_eq!(lender.lendable(&[1, 2, 3, 4]), 3);
+    let lent = lender.lend(&[1, 2, 3, 4], &mut news);
+    assert_eq!((lent.blocks, lent.ready), (3, lender.now));
     let (mut tiers, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
-    tiers.hint(&[1, 2, 3], &mut news);
+    tiers.hint(&[1, 2, 3], 0, &mut news);
     assert!(news.take().is_empty());
     let loaded = tiers.load(&[1, 2, 3, 4], 50 * MS, &mut news);
     assert_eq!((loaded.blocks, tiers.totals().peers), (3, 3));
     tiers.advance(loaded.ready, &mut news);
     news.take();
     assert_eq!(news.blocks().count(), 3);
+}
+
+#[test]
+fn what_another_worker_has_on_disk_comes_after_its_disk() {
+    let (mut lender, mut news) = (Tiers::new(limits(8, 100)), KvNews::new(16, true));
+    compute(&mut lender, &mut news, &[1, 2, 3, 4]);
+    compute(&mut lender, &mut news, &[11, 12, 13, 14, 15, 16, 17]);
+    let here = [1, 2, 3, 4].iter().take_while(|id| lender.host.contains(&name(**id))).count();
+    let on_disk = 2.min(4 - here) as u32;
+    let lent = lender.lend(&[1, 2, 3, 4, 5], &mut news);
+    // A reader may have a quarter of the host memory read.
+    assert_eq!(lent.blocks, here as u32 + on_disk);
+    assert_eq!(lent.ready, lender.now + MS + u64::from(on_disk) * 2 * MS);
+    let (mut tiers, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
+    tiers.advance(lender.now, &mut news);
+    tiers.hint(&[1, 2, 3][..lent.blocks as usize], lent.ready, &mut news);
+    let loaded = tiers.load(&[1, 2, 3], 50 * MS, &mut news);
+    assert_eq!(loaded.blocks, lent.blocks);
+    assert!(loaded.ready > lent.ready + 2 * MS, "{}", loaded.ready - lent.ready);
 }
 
 proptest! {
