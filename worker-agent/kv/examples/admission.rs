@@ -157,7 +157,7 @@ impl Study {
                     self.make_room();
                 }
                 Action::Ready { .. } | Action::Event(_) => {}
-                Action::Forget { .. } | Action::Clear { .. } => {}
+                Action::Cancel { .. } | Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }
     }

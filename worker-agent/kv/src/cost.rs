@@ -82,6 +82,11 @@ impl ReadSpeed {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
+    /// A read was dropped before it began. That is no progress.
+    pub fn drop_queued(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
     /// Measured time until the first of several reads has ended, less its own time.
     pub fn latency(&self) -> Duration {
         Duration::from_secs_f64(self.latency.mean)

@@ -58,6 +58,7 @@ enum TierOutcome {
     done,
     missing,
     corrupt,
+    cancelled,
     busy,
     full,
     failed,
@@ -233,6 +234,7 @@ impl From<TierError> for TierOutcome {
         match error {
             TierError::Missing => Self::missing,
             TierError::Corrupt => Self::corrupt,
+            TierError::Cancelled => Self::cancelled,
             TierError::Busy => Self::busy,
             TierError::Full => Self::full,
             TierError::Failed => Self::failed,

@@ -19,6 +19,11 @@ pub trait Tier: Send + Sync {
     /// Writes a block from a slot, which nobody changes until the report.
     fn write(&self, write: TierWrite);
 
+    /// Nobody wants this read any more. A read that has not begun is dropped and reported as
+    /// [`TierError::Cancelled`]; one that has begun, or was reported, is left alone. A tier that queues
+    /// nothing has nothing to drop.
+    fn cancel(&self, _name: BlockName, _slot: SlotId) {}
+
     /// Forgets blocks, also such as are being written, and such as are not there.
     fn forget(&self, names: &[BlockName]);
 
@@ -125,6 +130,9 @@ pub enum TierError {
     /// The tier's bytes under the name are not the block.
     #[error("the block is corrupt")]
     Corrupt,
+    /// The read was dropped before it began: nobody wanted it any more.
+    #[error("nobody wants the block any more")]
+    Cancelled,
     /// Too much is queued.
     #[error("too much is queued")]
     Busy,

@@ -153,6 +153,11 @@ impl<K: Copy + Eq + Hash + Ord, S: Copy + Eq> ClientPins<K, S> {
         true
     }
 
+    /// Whether a block is pinned that is not there yet.
+    pub fn awaits(&self, key: &K) -> bool {
+        self.pins.get(key).is_some_and(|pin| pin.place.is_none())
+    }
+
     /// The store forgets the block in a place. True if it was pinned there; its pin has ended.
     pub fn gone(&mut self, key: K, place: S) -> bool {
         let is_it = self.pins.get(&key).is_some_and(|pin| pin.place == Some(place));

@@ -36,6 +36,7 @@ impl Dispatcher {
         for action in decisions {
             match action {
                 Action::Read { tier, read } => self.tier(tier).read(read),
+                Action::Cancel { tier, name, slot } => self.tier(tier).cancel(name, slot),
                 Action::Write { tier, write } => self.tier(tier).write(write),
                 Action::Ready { owner, request, slots, pending } => {
                     let progress = Progress { request, slots, pending };

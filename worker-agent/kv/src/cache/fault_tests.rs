@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const SLOTS: u32 = 48;
@@ -78,7 +79,8 @@ impl Chaos {
                 880..920 => self.strike_memory(),
                 920..940 => self.strike_media(),
                 940..950 => self.report_nonsense(),
-                950..990 => self.pass_time(),
+                950..980 => self.pass_time(),
+                980..990 => self.hold_reads(),
                 990..996 => self.change_engines(),
                 996..999 => self.restart(),
                 _ => self.rig.shared.clear(),
@@ -86,6 +88,14 @@ impl Chaos {
             self.listen();
         }
         self.all_waits_end();
+    }
+
+    /// Reads of one tier begin at once from now on, or wait and can be dropped.
+    fn hold_reads(&mut self) {
+        let is_queue = self.rng.random_bool(0.7);
+        if let Some(tier) = self.rig.tiers.choose(&mut self.rng) {
+            tier.is_queue.store(is_queue, Relaxed);
+        }
     }
 
     fn engine(&mut self) -> Option<OwnerId> {

@@ -16,6 +16,8 @@ use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub(super) const BLOCK: usize = 264;
@@ -83,6 +85,8 @@ pub(super) struct FakeTier {
     pub(super) place: TierPlace,
     pub(super) media: Media,
     pub(super) queue: Mutex<Vec<Work>>,
+    /// Whether reads have not begun, so that they can be dropped. They have, by default.
+    pub(super) is_queue: AtomicBool,
     medium: Medium,
 }
 
@@ -97,6 +101,23 @@ impl Tier for FakeTier {
 
     fn write(&self, write: TierWrite) {
         self.queue.lock().push(Work::Write(write));
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        if !self.is_queue.load(Relaxed) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        let is_it = |work: &Work| match work {
+            Work::Read(read) => (read.name, read.slot) == (name, slot),
+            Work::Write(_) => false,
+        };
+        let dropped = queue.iter().position(is_it).map(|at| queue.remove(at));
+        drop(queue);
+        if dropped.is_some() {
+            let result = Err(TierError::Cancelled);
+            (self.place.report)(TierReport::Read { name, slot, result });
+        }
     }
 
     fn forget(&self, names: &[BlockName]) {
@@ -114,7 +135,7 @@ impl FakeTier {
         if !found.is_empty() {
             (place.report)(TierReport::Found(found));
         }
-        Self { place, media, queue: Mutex::default(), medium }
+        Self { place, media, queue: Mutex::default(), is_queue: AtomicBool::new(false), medium }
     }
 
     pub(super) fn queued(&self) -> usize {

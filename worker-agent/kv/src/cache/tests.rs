@@ -5,6 +5,7 @@ use crate::store::RequestId;
 use crate::tier::{TierError, TierEvent, TierReport};
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -123,6 +124,29 @@ fn a_slot_that_a_silent_tier_reads_into_is_nobody_elses() {
     rig.finish_all(0, Fault::None);
     let found = rig.ask(2, &names(50..51));
     assert!(found.ready.len() == 1 && rig.is_right(&found.ready, &names(50..51)));
+}
+
+#[test]
+fn queued_reads_of_a_request_that_ended_are_dropped_by_the_tier() {
+    let mut rig = with_stored(8, 6);
+    rig.tiers[0].is_queue.store(true, Relaxed);
+    rig.ask(1, &names(0..4));
+    rig.ask(2, &names(2..6));
+    rig.step();
+    assert_eq!(rig.tiers[0].queued(), 6);
+    rig.end(1);
+    assert_eq!(rig.tiers[0].queued(), 4, "those that the other waits for");
+    let dropped =
+        "stator_kv_tier_operations_total{tier=\"fake\",way=\"read\",outcome=\"cancelled\"}";
+    assert_eq!(rig.metric(dropped), "2");
+    rig.finish_all(0, Fault::None);
+    let told = rig.told();
+    assert_eq!(told.last().map(|(_, progress)| progress.pending), Some(0));
+    assert_eq!(rig.ask(3, &names(2..6)).ready.len(), 4);
+    // All that was dropped can be had again.
+    rig.end(2);
+    rig.end(3);
+    assert_eq!(rig.ask(4, &names(0..2)).pending, 2);
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Outlet {
             TierError::Busy => Some(&counters.busy),
             TierError::Full => Some(&counters.full),
             TierError::Failed => Some(&counters.failed),
-            TierError::Missing => None,
+            TierError::Missing | TierError::Cancelled => None,
         };
         match &report {
             TierReport::Read { result: Ok(_), .. } => add(&counters.read, 1),

@@ -7,6 +7,7 @@ use super::format::{Geometry, PAGE_BYTES, Page};
 use super::queue::{DiskInbox, DiskRequest};
 use super::system;
 use super::worker::{Worker, WorkerParts};
+use crate::SlotId;
 use crate::arena::Arena;
 use crate::cache::TierPlace;
 use crate::cipher::KvKey;
@@ -166,6 +167,10 @@ impl Tier for FaultyDisk {
 
     fn write(&self, write: TierWrite) {
         self.inbox.push(DiskRequest::Write(write));
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        self.inbox.cancel(name, slot);
     }
 
     fn forget(&self, names: &[BlockName]) {

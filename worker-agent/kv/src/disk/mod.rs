@@ -27,11 +27,11 @@ mod tests;
 pub use counts::DiskCounts;
 pub use folder::OpenError;
 
-use crate::BlockForm;
 use crate::arena::Arena;
 use crate::cipher::KvKey;
 use crate::tier::{Tier, TierRead, TierReport, TierWrite};
 use crate::turns;
+use crate::{BlockForm, SlotId};
 use counts::{Counters, Outlet};
 use folder::{Folder, FolderWish};
 use format::{Geometry, PAGE_BYTES};
@@ -223,6 +223,10 @@ impl Tier for DiskTier {
     fn write(&self, write: TierWrite) {
         assert!(write.slot.0 < self.arena.slots(), "{:?} of {}", write.slot, self.arena.slots());
         self.inbox.push(DiskRequest::Write(write));
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        self.inbox.cancel(name, slot);
     }
 
     fn forget(&self, names: &[BlockName]) {

@@ -1,5 +1,6 @@
 //! Reads and writes that wait for the disk, and who goes first.
 
+use crate::SlotId;
 use crate::tier::{TierError, TierRead, TierWrite, Urgency};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -114,6 +115,8 @@ pub(super) struct DiskInbox {
 pub(super) struct Orders {
     /// Requests that did not fit.
     pub(super) refused: Vec<DiskRequest>,
+    /// Reads that nobody wants any more.
+    pub(super) cancelled: Vec<DiskRequest>,
     /// Whether all blocks are to be forgotten.
     pub(super) clear: bool,
     /// Blocks that are to be forgotten, before all requests.
@@ -148,6 +151,19 @@ impl DiskInbox {
         if state.orders.close_at.is_some() || !state.queue.push(request) {
             state.orders.refused.push(request);
         }
+        drop(state);
+        self.wake();
+    }
+
+    /// Drops a read that still waits. The thread reports it, as what does not fit.
+    pub(super) fn cancel(&self, name: BlockName, slot: SlotId) {
+        let is_it = |request: &DiskRequest| match request {
+            DiskRequest::Read(read) => (read.name, read.slot) == (name, slot),
+            DiskRequest::Write(_) => false,
+        };
+        let mut state = self.state.lock();
+        let cancelled = state.queue.drain(is_it);
+        state.orders.cancelled.extend(cancelled);
         drop(state);
         self.wake();
     }
@@ -199,6 +215,7 @@ impl DiskInbox {
             forget: take(&mut orders.forget),
             segments_max: orders.segments_max.take(),
             refused: take(&mut orders.refused),
+            cancelled: take(&mut orders.cancelled),
         }
     }
 
@@ -235,7 +252,7 @@ pub(super) fn refusal(request: DiskRequest, error: TierError) -> crate::tier::Ti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Block, Checksum, SlotId};
+    use crate::{Block, Checksum};
 
     const ALL: Startable = Startable { background: true, writes: true };
 
@@ -289,6 +306,26 @@ mod tests {
         assert!((0..99).all(|name| queue.push(read(name, Urgency::Demand))));
         let place = (0..100).position(|_| queue.pop(ALL) == Some(write(1)));
         assert_eq!(place, Some(PASSED_MAX as usize));
+    }
+
+    #[test]
+    fn a_read_is_dropped_while_it_waits_and_nothing_else_is() {
+        let inbox = DiskInbox::new(8);
+        let other = DiskRequest::Read(TierRead {
+            name: BlockName(3),
+            slot: SlotId(5),
+            urgency: Urgency::Demand,
+        });
+        let all = [read(3, Urgency::Demand), other, read(4, Urgency::Prefetch), write(3)];
+        all.iter().for_each(|request| inbox.push(*request));
+        inbox.cancel(BlockName(3), SlotId(0));
+        inbox.cancel(BlockName(4), SlotId(0));
+        // There is no such read any more.
+        inbox.cancel(BlockName(3), SlotId(0));
+        let cancelled = inbox.orders().cancelled;
+        assert_eq!(cancelled, [read(3, Urgency::Demand), read(4, Urgency::Prefetch)]);
+        assert_eq!(inbox.orders().cancelled, []);
+        assert_eq!([inbox.pop(ALL), inbox.pop(ALL)], [Some(other), Some(write(3))]);
     }
 
     #[test]

@@ -181,6 +181,9 @@ impl Worker {
         for request in orders.refused {
             self.parts.outlet.send(refusal(request, TierError::Busy));
         }
+        for request in orders.cancelled {
+            self.parts.outlet.send(refusal(request, TierError::Cancelled));
+        }
         if let Some(deadline) = orders.close_at {
             self.refuse_at_close(deadline);
         }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::catalog::BlockPlace;
 use crate::tier::{TierError, TierRead, TierReport, TierWrite, Urgency};
-use crate::{Block, Checksum};
+use crate::{Block, Checksum, SlotId};
 
 /// Destination of results.
 pub(crate) type ReportSink = Arc<dyn Fn(TierReport) + Send + Sync>;
@@ -166,6 +166,13 @@ impl Lanes {
             self.refused.push(Refused::Write(ticket));
         }
         None
+    }
+
+    /// Takes a read out that waits, if it does.
+    pub(crate) fn take_read(&mut self, name: BlockName, slot: SlotId) -> Option<ReadTicket> {
+        let is_it = |ticket: &ReadTicket| (ticket.read.name, ticket.read.slot) == (name, slot);
+        let lanes = [&mut self.demand, &mut self.prefetch];
+        lanes.into_iter().find_map(|lane| lane.remove(lane.iter().position(is_it)?))
     }
 
     /// Takes the writes of these blocks out.

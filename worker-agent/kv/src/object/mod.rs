@@ -69,9 +69,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::BlockForm;
 use crate::arena::Arena;
-use crate::tier::{Tier, TierRead, TierReport, TierWrite};
+use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
+use crate::{BlockForm, SlotId};
 use keeper::IndexKeeper;
 use lanes::{ReadTicket, ReportSink, WriteTicket};
 use shared::{Edges, Shared, unix_ms};
@@ -183,6 +183,16 @@ impl Tier for ObjectTier {
         if let Some(ticket) = refused {
             self.refuse(ticket);
         }
+        self.shared.queued.notify_one();
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        let dropped = self.shared.lanes.lock().take_read(name, slot);
+        if let Some(ticket) = dropped {
+            let report = async move { ticket.end(Err(TierError::Cancelled)) };
+            self.shared.settings.handle.spawn(report);
+        }
+        // Writes wait for reads.
         self.shared.queued.notify_one();
     }
 

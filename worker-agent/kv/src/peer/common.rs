@@ -52,6 +52,7 @@ impl PeerCommon {
             }
             Err(TierError::Missing) => drop(counters.missing.fetch_add(1, Relaxed)),
             Err(TierError::Corrupt) => drop(counters.corrupt.fetch_add(1, Relaxed)),
+            Err(TierError::Cancelled) => {}
             Err(TierError::Busy | TierError::Full | TierError::Failed) => {
                 counters.failed.fetch_add(1, Relaxed);
             }

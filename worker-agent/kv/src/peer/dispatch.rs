@@ -9,10 +9,12 @@ use super::path::PathChoice;
 use super::pull::{NextStep, Pull};
 use super::queue::{QueuedRead, ReadQueue};
 use super::stream;
+use crate::SlotId;
 use crate::tier::{TierError, TierRead, Urgency};
 use crate::transfer::LinkError;
 use parking_lot::Mutex;
 use stator_protos::load::LoadCost;
+use stator_protos::name::BlockName;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -77,6 +79,11 @@ impl Peer {
         self.queue.lock().push(read, self.common.settings.queue_max)?;
         self.bell.notify_one();
         Ok(())
+    }
+
+    /// Takes a read out that waits, if it does. Reads that were begun go on.
+    pub(super) fn take(&self, name: BlockName, slot: SlotId) -> Option<TierRead> {
+        Some(self.queue.lock().take(name, slot)?.read)
     }
 
     /// The work for the peer's connections.

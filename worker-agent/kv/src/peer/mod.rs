@@ -36,7 +36,7 @@ use crate::arena::Arena;
 use crate::cost::{ReadCost, SourceId};
 use crate::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
 use crate::transfer::ReaderIdentity;
-use crate::{Block, BlockForm};
+use crate::{Block, BlockForm, SlotId};
 use common::PeerCommon;
 use counts::Counters;
 use dispatch::Peer;
@@ -235,6 +235,16 @@ impl Tier for PeerTier {
             let (name, slot) = (write.block.name, write.slot);
             (common.listener)(TierReport::Written { name, slot, result: Err(TierError::Full) });
         });
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        let peers = self.peers.lock();
+        // Of any peer: another may be said to have the block since.
+        let dropped = peers.0.values().find_map(|running| running.peer.take(name, slot));
+        drop(peers);
+        if let Some(read) = dropped {
+            self.refuse(read, TierError::Cancelled);
+        }
     }
 
     fn forget(&self, names: &[BlockName]) {

@@ -1,7 +1,9 @@
 //! Reads that wait for a peer.
 
 use super::hints::Hint;
+use crate::SlotId;
 use crate::tier::{TierRead, Urgency};
+use stator_protos::name::BlockName;
 use std::collections::VecDeque;
 use tokio::time::Instant;
 
@@ -50,6 +52,13 @@ impl ReadQueue {
         queue.drain(..count).collect()
     }
 
+    /// Takes a read out, if it waits.
+    pub(super) fn take(&mut self, name: BlockName, slot: SlotId) -> Option<QueuedRead> {
+        let is_it = |of: &QueuedRead| (of.read.name, of.read.slot) == (name, slot);
+        let queues = [&mut self.demand, &mut self.others];
+        queues.into_iter().find_map(|queue| queue.remove(queue.iter().position(is_it)?))
+    }
+
     /// Takes the reads whose time is over.
     pub(super) fn expired(&mut self, now: Instant) -> Vec<QueuedRead> {
         let mut expired = Vec::new();
@@ -82,8 +91,6 @@ impl ReadQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SlotId;
-    use stator_protos::name::BlockName;
     use std::time::Duration;
 
     fn queued(list: u64, place: u32, urgency: Urgency) -> QueuedRead {
@@ -121,6 +128,18 @@ mod tests {
         let reads = [queued(1, 0, Urgency::Prefetch), queued(2, 1, Urgency::Demand)];
         assert_eq!(check(&reads, 9, false), [[1], [0]]);
         assert_eq!(check(&reads, 9, true), [[1]]);
+    }
+
+    #[tokio::test]
+    async fn a_read_is_taken_out_while_it_waits() {
+        let reads = [queued(1, 0, Urgency::Demand), queued(1, 1, Urgency::Prefetch)];
+        let mut queue = ReadQueue::default();
+        reads.iter().for_each(|read| queue.push(*read, 9).unwrap());
+        let name = reads[1].read.name;
+        assert_eq!(queue.take(name, SlotId(0)), None);
+        assert_eq!(queue.take(name, SlotId(1)), Some(reads[1]));
+        assert_eq!(queue.take(name, SlotId(1)), None);
+        assert_eq!(queue.drain(), [reads[0]]);
     }
 
     #[tokio::test(start_paused = true)]

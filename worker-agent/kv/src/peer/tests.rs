@@ -394,6 +394,31 @@ async fn every_read_is_reported_when_the_tier_goes() {
 }
 
 #[tokio::test]
+async fn a_queued_read_that_nobody_wants_is_dropped_and_one_that_has_begun_is_not() {
+    let stopped = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let one = PeerSettings { batches_max: 1, ..settings() };
+    let mut reading = Reading::new(form(5000), secret(), one);
+    reading.hint(stopped.local_addr().unwrap(), 0..3);
+    reading.ask(0, Urgency::Demand);
+    // The connection is made: the first read has begun.
+    let _connection = stopped.accept().await.unwrap();
+    reading.ask(1, Urgency::Demand);
+    reading.ask(2, Urgency::Prefetch);
+    for name in [0, 2, 1] {
+        reading.tier.cancel(BlockName(name), SlotId(name as u32));
+    }
+    for name in [2, 1] {
+        let (name, slot, result) =
+            (BlockName(name), SlotId(name as u32), Err(TierError::Cancelled));
+        assert_eq!(reading.report().await, TierReport::Read { name, slot, result });
+    }
+    assert_eq!(reading.tier.counts().failed, 0);
+    let mut reports = reading.drop_tier();
+    let last = reports.recv().await;
+    assert!(matches!(last, Some(TierReport::Read { slot: SlotId(0), result: Err(_), .. })));
+}
+
+#[tokio::test]
 async fn a_cache_lends_what_it_has() {
     let cache = TieredCache::open(form(5000), CacheSettings::new(32)).unwrap();
     let engine = cache.connect(Arc::new(|_| {}));

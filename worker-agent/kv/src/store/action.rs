@@ -92,6 +92,16 @@ pub enum Action {
         /// The block and its slot.
         read: TierRead,
     },
+    /// Nobody wants a read any more: the tier drops it if it has not begun. The slot is still the tier's
+    /// until it reports.
+    Cancel {
+        /// The tier.
+        tier: TierId,
+        /// The block.
+        name: BlockName,
+        /// Its slot.
+        slot: SlotId,
+    },
     /// Write a block to a tier. The slot stays unchanged until the tier reports.
     Write {
         /// The tier.

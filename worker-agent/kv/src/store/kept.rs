@@ -1,6 +1,6 @@
 //! Blocks that an operator keeps in host memory, or has forgotten.
 
-use super::slots::SlotState;
+use super::slots::{ReadFate, SlotState};
 use super::tiers::tiers_of;
 use super::{Action, BlockStore, ForgetOutcome, KeepOutcome};
 use crate::policy::Eviction;
@@ -117,9 +117,10 @@ impl BlockStore {
         match &mut self.slots[slot].state {
             state @ SlotState::Ready => *state = SlotState::Hidden,
             // Who waits for the read still gets the block.
-            SlotState::Reading { is_wanted, .. } => {
-                if std::mem::take(is_wanted) {
+            SlotState::Reading { fate, .. } => {
+                if std::mem::replace(fate, ReadFate::Hidden) == ReadFate::Wanted {
                     self.index.unset_slot(name);
+                    self.settle(slot);
                 }
                 return false;
             }

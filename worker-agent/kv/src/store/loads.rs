@@ -2,7 +2,7 @@
 
 use super::load_step::LoadStep;
 use super::requests::PinnedRequest;
-use super::slots::SlotState;
+use super::slots::{ReadFate, SlotState};
 use super::tiers::tiers_of;
 use super::{Action, BlockStore, LoanTerms, TierId};
 use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
@@ -106,10 +106,11 @@ impl BlockStore {
 
     /// Reads what is neither here nor on its way, up to the first block that has no room.
     fn read_all(&mut self, steps: &[LoadStep], urgency: Urgency, now: Now) {
-        for step in steps.iter().filter(|step| step.slot.is_none()) {
-            if self.read(step.block, step.source, urgency, now).is_none() {
-                break;
-            }
+        for step in steps {
+            let slot = step.slot.or_else(|| self.read(step.block, step.source, urgency, now));
+            let Some(slot) = slot else { break };
+            // Also a block that is on its way for another request, which may not want it to the end.
+            self.slots[slot].is_ahead = true;
         }
     }
 
@@ -200,7 +201,9 @@ impl BlockStore {
         if is_due {
             let alike = |step: &&LoadStep| step.source == first;
             for step in steps.iter().take_while(alike).take(PROBE_BLOCKS) {
-                self.read(step.block, step.source, Urgency::Prefetch, now);
+                if let Some(slot) = self.read(step.block, step.source, Urgency::Prefetch, now) {
+                    self.slots[slot].is_ahead = true;
+                }
             }
         }
     }
@@ -217,6 +220,27 @@ impl BlockStore {
                 cost.map_or(Duration::ZERO, |cost| cost.time(reads))
             }
         }
+    }
+
+    /// Nobody waits for a read any more: its tier may drop it. Whoever asks for the block from now on has
+    /// it read anew, so that no drop comes too late.
+    pub(super) fn drop_read(&mut self, slot: SlotId) {
+        let of = &mut self.slots[slot];
+        let name = of.name;
+        let SlotState::Reading { tier, fate, .. } = &mut of.state else { return };
+        let tier = *tier;
+        if *fate == ReadFate::Wanted {
+            *fate = ReadFate::Dropped;
+            self.index.unset_slot(name);
+        }
+        self.actions.push_back(Action::Cancel { tier, name, slot });
+    }
+
+    /// Whether somebody wants a block that is being read and that no request waits for.
+    pub(super) fn is_wanted_ahead(&self, slot: SlotId) -> bool {
+        let of = &self.slots[slot];
+        let hash = self.index.find(of.name).and_then(|known| known.hash);
+        of.is_ahead || self.kept.has(of.name) || hash.is_some_and(|hash| self.pins.awaits(&hash))
     }
 
     fn read(
@@ -245,8 +269,9 @@ impl BlockStore {
             Urgency::Demand => state.stats.demanded += 1,
             _ => state.stats.prefetched += 1,
         }
-        self.slots[slot].state = SlotState::Reading { tier, ticket, is_wanted: true };
+        self.slots[slot].state = SlotState::Reading { tier, ticket, fate: ReadFate::Wanted };
         self.slots[slot].name = block.name;
+        self.slots[slot].is_ahead = false;
         self.index.set_slot(block, slot);
         let read = TierRead { name: block.name, slot, urgency };
         self.actions.push_back(Action::Read { tier, read });

@@ -5,7 +5,8 @@
 //! call and carries out. It does no I/O and reads no clock.
 //!
 //! - `owners`: engines come, fill slots and go.
-//! - `asks`: what there is of a prompt; `loads`: reads from tiers; `waits`: until they have ended.
+//! - `asks`: what there is of a prompt; `loads`: reads from tiers, until nobody wants them any more;
+//!   `waits`: until they have ended.
 //! - `reports`: what the tiers did, and what they hold; `down`: writes to them.
 //! - `room`: slots, pins and eviction; `kept` and `pinned`: blocks that operators and clients keep.
 
@@ -31,6 +32,8 @@ mod status;
 mod tiers;
 mod waits;
 
+#[cfg(test)]
+mod cancel_tests;
 #[cfg(test)]
 mod kept_tests;
 #[cfg(test)]

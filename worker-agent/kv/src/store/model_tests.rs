@@ -47,6 +47,8 @@ struct World {
     requests: BTreeMap<(OwnerId, u64), Seen>,
     reads: Vec<(TierId, BlockName, SlotId)>,
     writes: Vec<(TierId, BlockName, SlotId)>,
+    /// Slots of reads that their tier may drop.
+    droppable: BTreeSet<SlotId>,
     /// Blocks on each medium, by the events.
     events: BTreeSet<(Medium, BlockName)>,
 }
@@ -81,6 +83,7 @@ impl World {
             requests: BTreeMap::new(),
             reads: Vec::new(),
             writes: Vec::new(),
+            droppable: BTreeSet::new(),
             events: BTreeSet::new(),
         }
     }
@@ -276,6 +279,9 @@ impl World {
             return;
         }
         let (tier, name, slot) = self.reads.swap_remove(pick % self.reads.len());
+        // What may be dropped may have begun.
+        let is_dropped = self.droppable.remove(&slot) && pick.is_multiple_of(2);
+        let error = if is_dropped { Some(TierError::Cancelled) } else { error };
         let result = error.map_or(Ok(Checksum(0)), Err);
         if error.is_none() {
             self.bytes.insert(slot, name);
@@ -306,11 +312,17 @@ impl World {
     }
 
     fn act(&mut self) {
+        let mut cancelled = Vec::new();
         while let Some(action) = self.store.next_action() {
             match action {
                 Action::Read { tier, read } => {
                     self.begins_to_write(read.slot);
                     self.reads.push((tier, read.name, read.slot));
+                }
+                Action::Cancel { tier, name, slot } => {
+                    assert!(self.reads.contains(&(tier, name, slot)), "there is no such read");
+                    assert!(self.droppable.insert(slot), "dropped twice");
+                    cancelled.push(name);
                 }
                 Action::Write { tier, write } => {
                     self.check_bytes(&[write.block.name], &[write.slot]);
@@ -329,6 +341,25 @@ impl World {
                 // What a tier does then is its own affair.
                 Action::Forget { .. } | Action::Clear { .. } => {}
             }
+        }
+        cancelled.iter().for_each(|name| self.check_unwanted(*name));
+    }
+
+    /// No request waits for a block whose read may be dropped, but for one that is read anew or that an
+    /// engine has brought meanwhile.
+    fn check_unwanted(&self, name: BlockName) {
+        if self.events.contains(&(Medium::Host, name)) {
+            return;
+        }
+        for (key, seen) in self.requests.iter().filter(|(key, _)| !self.lost.contains(&key.0)) {
+            let awaited = seen.names[seen.ready.len()..].iter().take(seen.pending);
+            let waits = awaited.into_iter().any(|of| *of == name);
+            let is_read =
+                |of: &&(TierId, BlockName, SlotId)| of.1 == name && !self.droppable.contains(&of.2);
+            assert!(
+                !waits || self.reads.iter().any(|of| is_read(&of)),
+                "{key:?} waits for {name:?}"
+            );
         }
     }
 
@@ -378,8 +409,8 @@ impl World {
                 assert!(is_there || is_below || seen.pending == 0, "{name:?}");
                 let asker = std::mem::replace(&mut self.owners[0], owner);
                 self.store.disconnect(asker, true);
-                self.act();
                 self.bury(asker);
+                self.act();
             }
         }
         for owner in self.owners.clone() {

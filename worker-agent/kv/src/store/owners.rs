@@ -1,7 +1,7 @@
 //! Engines come, fill slots and go.
 
 use super::requests::Owner;
-use super::slots::SlotState;
+use super::slots::{ReadFate, SlotState};
 use super::tiers::tiers_of;
 use super::{Action, BlockStore, Filled, OwnerId};
 use crate::tier::TierEvent;
@@ -97,9 +97,10 @@ impl BlockStore {
             match &mut self.slots[other].state {
                 // A tier may take long, or never answer: what was computed is there now. Those
                 // who wait for the tier still get its copy.
-                SlotState::Reading { is_wanted, .. } => *is_wanted = false,
+                SlotState::Reading { fate, .. } => *fate = ReadFate::Hidden,
                 _ => return Filled::Duplicate,
             }
+            self.settle(other);
         }
         if let Some(state) = self.owners.get_mut(&owner) {
             state.granted -= 1;

@@ -1,6 +1,6 @@
 //! Reports of the tiers: ended work, found and lost blocks.
 
-use super::slots::SlotState;
+use super::slots::{ReadFate, SlotState};
 use super::{Action, BlockStore, TierId, TierSettings};
 use crate::policy::Eviction;
 use crate::tier::{TierError, TierEvent, TierReport};
@@ -63,7 +63,13 @@ impl BlockStore {
                     self.slots[slot].state = SlotState::Hidden;
                     self.settle(slot);
                 }
-                SlotState::Reading { is_wanted, .. } => *is_wanted = false,
+                // A read that nobody waited for before is dropped; the tier was told of the others.
+                SlotState::Reading { fate, .. } => {
+                    let before = std::mem::replace(fate, ReadFate::Hidden);
+                    if before == ReadFate::Wanted {
+                        self.settle(slot);
+                    }
+                }
                 _ => {}
             }
         }
@@ -105,9 +111,15 @@ impl BlockStore {
     }
 
     fn end_read(&mut self, slot: SlotId, result: Result<Checksum, TierError>, now: Now) {
-        let SlotState::Reading { tier, ticket, is_wanted } = self.slots[slot].state else { return };
+        let SlotState::Reading { tier, ticket, fate } = self.slots[slot].state else { return };
         let name = self.slots[slot].name;
-        let block = self.index.find(name).filter(|_| is_wanted).map(|known| known.block(name));
+        let is_visible = |slot: Option<SlotId>| match fate {
+            ReadFate::Wanted => true,
+            ReadFate::Dropped => slot.is_none(),
+            ReadFate::Hidden => false,
+        };
+        let known = self.index.find(name).filter(|known| is_visible(known.slot));
+        let block = known.map(|known| known.block(name));
         let state = self.tier_mut(tier);
         match result {
             Ok(checksum) => {
@@ -121,11 +133,17 @@ impl BlockStore {
             }
             Err(error) => {
                 state.failed(error, now);
-                state.speed.give_up(now);
+                match error {
+                    TierError::Cancelled => {
+                        state.stats.dropped += 1;
+                        state.speed.drop_queued();
+                    }
+                    _ => state.speed.give_up(now),
+                }
                 if matches!(error, TierError::Missing | TierError::Corrupt) {
                     self.lacks(tier, name);
                 }
-                if is_wanted {
+                if fate == ReadFate::Wanted {
                     self.index.unset_slot(name);
                 }
                 self.slots[slot].state = SlotState::Failed;

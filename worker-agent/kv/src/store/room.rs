@@ -1,6 +1,6 @@
 //! Slots, pins, and room for new blocks.
 
-use super::slots::SlotState;
+use super::slots::{ReadFate, SlotState};
 use super::{Action, BlockStore};
 use crate::policy::Eviction;
 use crate::tier::TierEvent;
@@ -155,6 +155,10 @@ impl BlockStore {
                 self.tenants.release(slot);
             }
             SlotState::Hidden | SlotState::Failed if of.writers == 0 => self.free(slot),
+            SlotState::Reading { fate: ReadFate::Hidden, .. } => self.drop_read(slot),
+            SlotState::Reading { fate: ReadFate::Wanted, .. } if !self.is_wanted_ahead(slot) => {
+                self.drop_read(slot);
+            }
             _ => {}
         }
     }

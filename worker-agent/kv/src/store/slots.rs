@@ -12,14 +12,26 @@ pub(super) enum SlotState {
     Free,
     /// The owner fills it.
     Granted(OwnerId),
-    /// The tier reads a block into it. `is_wanted`: the block becomes visible when it is there.
-    Reading { tier: TierId, ticket: ReadTicket, is_wanted: bool },
+    /// The tier reads a block into it.
+    Reading { tier: TierId, ticket: ReadTicket, fate: ReadFate },
     /// The visible copy of a block.
     Ready,
     /// A block that is visible no more, kept for those who have pinned it.
     Hidden,
     /// A read failed. The slot is kept until all who waited for it have heard of it.
     Failed,
+}
+
+/// Fate of a block that is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadFate {
+    /// The block becomes visible when it is there.
+    Wanted,
+    /// Nobody waits for the block any more, and the tier may drop the read. A block that comes all the
+    /// same becomes visible, unless there is or will be another copy.
+    Dropped,
+    /// The block stays invisible: it was forgotten, or another copy is there.
+    Hidden,
 }
 
 /// A slot. Its name and checksum are those of the block that it holds or is to hold.
@@ -32,6 +44,8 @@ pub(super) struct HostSlot {
     pub(super) pins: u32,
     /// One bit for each tier that writes the block down.
     pub(super) writers: u8,
+    /// A block is wanted by somebody who does not wait for it yet: its read is not dropped.
+    pub(super) is_ahead: bool,
     /// A request has used the block since it came.
     pub(super) is_reused: bool,
     /// The policy chose the block to be evicted while it was written down: it goes after that.
@@ -64,6 +78,7 @@ impl HostSlots {
             checksum: Checksum(0),
             pins: 0,
             writers: 0,
+            is_ahead: false,
             is_reused: false,
             is_leaving: false,
         };

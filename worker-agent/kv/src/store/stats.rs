@@ -23,6 +23,8 @@ pub struct TierStats {
     pub demanded: u64,
     /// Reads begun before a request asked for the block.
     pub prefetched: u64,
+    /// Reads that were dropped before they began: nobody wanted the block any more.
+    pub dropped: u64,
     /// Blocks that the tier holds and that were not read because computing them is faster.
     pub refused_by_cost: u64,
     /// Blocks that the tier holds and that were not read because it fails or has too many reads.

@@ -151,7 +151,7 @@ impl TierState {
     /// Leaves the tier alone for as long as an error asks for.
     pub(super) fn failed(&mut self, error: TierError, now: Now) {
         match error {
-            TierError::Missing | TierError::Corrupt => {}
+            TierError::Missing | TierError::Corrupt | TierError::Cancelled => {}
             TierError::Busy => self.paused_until = now + PAUSE_BUSY,
             TierError::Full => self.paused_until = now + PAUSE_FULL,
             TierError::Failed => {

@@ -362,7 +362,8 @@ impl Tiers {
                     self.begin(self.disk_writes + limits.latency, work);
                 }
                 Action::Event(event) => self.tell(&event, news),
-                // Operators have no part in the model.
+                // A read has its end from its beginning. Operators have no part in the model.
+                Action::Cancel { .. } => {}
                 Action::Ready { .. } | Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }

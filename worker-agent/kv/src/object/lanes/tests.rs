@@ -155,3 +155,23 @@ fn chains_that_were_written_at_the_same_time_are_taken_apart() {
     }
     assert_eq!(chains(&[1, 101, 2, 102], true), [1, 2, 101, 102]);
 }
+
+#[tokio::test]
+async fn a_read_is_taken_out_while_it_waits() {
+    let mut desk = Desk::new(9);
+    desk.read(&[1, 2], Urgency::Demand);
+    desk.read(&[3], Urgency::Prefetch);
+    assert!(desk.lanes.take_read(BlockName(2), SlotId(7)).is_none());
+    for name in [2, 3] {
+        let ticket = desk.lanes.take_read(BlockName(name), SlotId(0)).expect("it waits");
+        ticket.end(Err(TierError::Cancelled));
+        assert!(desk.lanes.take_read(BlockName(name), SlotId(0)).is_none());
+    }
+    let report = |name| TierReport::Read {
+        name: BlockName(name),
+        slot: SlotId(0),
+        result: Err(TierError::Cancelled),
+    };
+    assert_eq!(*desk.reports.lock(), [report(2), report(3)]);
+    assert_eq!(desk.next(), [1]);
+}
