@@ -45,7 +45,7 @@ impl Lender for CacheLender {
     fn lend(&self, loan: u64, wish: LoanWish) -> BoxFuture<'static, LentBlocks> {
         let (client, loans) = (self.client.clone(), self.loans.clone());
         let (reads_max, progress) = self.loans.begin(loan, wish.names.len());
-        let terms = LoanTerms { wait: wish.wait, reads_max };
+        let terms = LoanTerms { wait: wish.wait, reads_max, urgency: wish.urgency };
         let (answer, answered) = oneshot::channel();
         // Beside the connections: comparing blocks with their checksums reads all their bytes.
         spawn_blocking(move || {

@@ -32,6 +32,7 @@ pub(super) struct LeaseJob {
     pub(super) names: Vec<BlockName>,
     /// Time for which it is needed.
     pub(super) time: Duration,
+    pub(super) urgency: Urgency,
     pub(super) answer: oneshot::Sender<LeaseAnswer>,
 }
 
@@ -99,14 +100,20 @@ impl Board {
         self.answers.load(Relaxed)
     }
 
-    /// Asks for a lease. The answer's sender is dropped if the peer does not answer.
+    /// Asks for a lease, those on demand before all others. The answer's sender is dropped if the peer
+    /// does not answer.
     pub(super) fn lease(
         &self,
         names: Vec<BlockName>,
         time: Duration,
+        urgency: Urgency,
     ) -> oneshot::Receiver<LeaseAnswer> {
         let (answer, receiver) = oneshot::channel();
-        self.work.lock().leases.push_back(LeaseJob { names, time, answer });
+        let mut work = self.work.lock();
+        let behind = work.leases.iter().position(|other| other.urgency > urgency);
+        let place = behind.unwrap_or(work.leases.len());
+        work.leases.insert(place, LeaseJob { names, time, urgency, answer });
+        drop(work);
         self.stir();
         receiver
     }
@@ -205,5 +212,25 @@ impl Board {
         work.leases.clear();
         work.ends.clear();
         work.demand.iter().chain(&work.others).for_each(|pull| pull.fail(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_on_demand_are_asked_for_first() {
+        let board = Board::new();
+        let order = [Urgency::Prefetch, Urgency::Demand, Urgency::Prefetch, Urgency::Demand];
+        let _answers: Vec<_> = (0..)
+            .zip(order)
+            .map(|(name, urgency)| board.lease(vec![BlockName(name)], Duration::ZERO, urgency))
+            .collect();
+        let taken = std::iter::from_fn(|| match board.take()? {
+            Job::Lease(lease) => Some(lease.names[0].0),
+            _ => None,
+        });
+        assert_eq!(taken.collect::<Vec<_>>(), [1, 3, 0, 2]);
     }
 }

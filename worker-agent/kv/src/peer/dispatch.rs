@@ -283,7 +283,7 @@ impl Peer {
                 NextStep::Wait => pull.changed().await,
                 NextStep::Lease { base, names } => {
                     let time = deadline.saturating_duration_since(Instant::now()) + LEASE_SPARE;
-                    match self.board.lease(names, time).await {
+                    match self.board.lease(names, time, urgency).await {
                         Ok(LeaseAnswer::Leased { number, checksums, waited }) => {
                             leased =
                                 Some((Instant::now(), waited)).filter(|_| !checksums.is_empty());

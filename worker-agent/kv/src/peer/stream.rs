@@ -4,7 +4,9 @@ use super::board::{Board, Job, LeaseAnswer, LeaseJob};
 use super::common::PeerCommon;
 use super::pull::{Pull, PullPart};
 use crate::BlockForm;
-use crate::transfer::wire::{FrameHeader, FrameKind, decode_checksums, encode_names};
+use crate::transfer::wire::{
+    FrameHeader, FrameKind, decode_checksums, encode_names, urgency_number,
+};
 use crate::transfer::{Incoming, Landed, Link, LinkError, ReaderIdentity, introduce};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -155,7 +157,8 @@ impl Stream {
                 }
                 Job::Lease(lease) => {
                     let count = u32::try_from(lease.time.as_millis()).unwrap_or(u32::MAX);
-                    let header = FrameHeader { count, ..FrameHeader::new(FrameKind::Lease) };
+                    let place = urgency_number(lease.urgency);
+                    let header = FrameHeader { count, place, ..FrameHeader::new(FrameKind::Lease) };
                     self.link.queue(header, &encode_names(&lease.names));
                     self.asked.jobs.push_back(Question::Lease(lease));
                 }

@@ -1,7 +1,7 @@
 //! Values that go into the store and come out of it.
 
 use crate::SlotId;
-use crate::tier::{TierEvent, TierRead, TierWrite};
+use crate::tier::{TierEvent, TierRead, TierWrite, Urgency};
 use stator_protos::name::BlockName;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct LoanTerms {
     pub wait: Duration,
     /// Blocks that are read from disk for it, at most.
     pub reads_max: usize,
+    /// Whether a request of the other agent waits for the blocks.
+    pub urgency: Urgency,
 }
 
 /// Outcome of filling a slot.

@@ -3,7 +3,7 @@
 use super::tests::{Bench, DISK, block, names};
 use super::*;
 use crate::cost::{ReadCost, SourceId};
-use crate::tier::{TierError, TierReport};
+use crate::tier::{TierError, TierReport, Urgency};
 use proptest::prelude::*;
 use stator_protos::kv_event::Medium;
 use std::num::NonZeroU8;
@@ -15,7 +15,7 @@ fn ms(of: u64) -> Duration {
 }
 
 fn terms(wait_ms: u64, reads_max: usize) -> LoanTerms {
-    LoanTerms { wait: ms(wait_ms), reads_max }
+    LoanTerms { wait: ms(wait_ms), reads_max, urgency: Urgency::Demand }
 }
 
 impl Bench {

@@ -34,7 +34,7 @@ impl BlockStore {
             self.tier_mut(tier).stats.refused_by_load += 1;
         }
         let load = self.worth_loading(&steps, pace);
-        let loaded = self.start_loads(&steps[..load], asked, now);
+        let loaded = self.start_loads(&steps[..load], Urgency::Demand, asked, now);
         self.refuse(&steps[load..], now);
         steps.clear();
         self.steps = steps;
@@ -54,21 +54,27 @@ impl BlockStore {
         let disks = self.disks();
         self.plan_loads(names, disks, &mut steps, now);
         steps.truncate(self.worth_lending(&steps, disks, terms));
-        self.start_loads(&steps, asked, now);
+        self.start_loads(&steps, terms.urgency, asked, now);
         steps.clear();
         self.steps = steps;
     }
 
     /// Pins the blocks of these steps, and starts to read those that are not here, up to the first that
     /// has no room. Returns their number.
-    fn start_loads(&mut self, steps: &[LoadStep], asked: &mut PinnedRequest, now: Now) -> usize {
+    fn start_loads(
+        &mut self,
+        steps: &[LoadStep],
+        urgency: Urgency,
+        asked: &mut PinnedRequest,
+        now: Now,
+    ) -> usize {
         // What is here is pinned first: a read needs a slot and may evict another block.
         for slot in steps.iter().filter_map(|step| step.slot) {
             self.pin(slot);
         }
         for (at, step) in steps.iter().enumerate() {
             let slot = step.slot.or_else(|| {
-                let slot = self.read(step.block, step.source, Urgency::Demand, now)?;
+                let slot = self.read(step.block, step.source, urgency, now)?;
                 self.pin(slot);
                 Some(slot)
             });

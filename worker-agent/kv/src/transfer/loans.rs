@@ -1,5 +1,6 @@
 //! Blocks that other agents read: who may, and until when they stay where they are.
 
+use crate::tier::Urgency;
 use crate::{Checksum, SlotId};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -37,12 +38,14 @@ pub struct LoanWish {
     pub names: Vec<BlockName>,
     /// Longest time for which the blocks may be waited for.
     pub wait: Duration,
+    /// Whether a request of the reader waits for them.
+    pub urgency: Urgency,
 }
 
-/// A wish for blocks that are in memory now.
+/// A wish for blocks that are in memory now, for which a request waits.
 impl From<Vec<BlockName>> for LoanWish {
     fn from(names: Vec<BlockName>) -> Self {
-        Self { names, wait: Duration::ZERO }
+        Self { names, wait: Duration::ZERO, urgency: Urgency::Demand }
     }
 }
 
@@ -80,6 +83,7 @@ pub(super) struct Loan {
     pub(super) blocks: Vec<LentBlock>,
     /// [`LentBlocks::waited`].
     pub(super) waited: Duration,
+    pub(super) urgency: Urgency,
     pub(super) deadline: Instant,
 }
 
@@ -90,10 +94,10 @@ impl Loan {
     ///
     /// Dropping the future gives the pins back.
     async fn of(lender: Arc<dyn Lender>, wish: LoanWish, until: Instant) -> Self {
-        let (number, names) = (rand::random(), wish.names.clone());
+        let (number, names, urgency) = (rand::random(), wish.names.clone(), wish.urgency);
         let lending = lender.lend(number, wish);
         let (blocks, waited) = (Vec::new(), Duration::ZERO);
-        let mut loan = Self { lender, number, names, blocks, waited, deadline: until };
+        let mut loan = Self { lender, number, names, blocks, waited, urgency, deadline: until };
         LentBlocks { blocks: loan.blocks, waited: loan.waited } = lending.await;
         loan.blocks.truncate(loan.names.len());
         loan

@@ -20,6 +20,7 @@ mod keys;
 mod link;
 mod loans;
 mod purpose;
+mod send_order;
 mod server;
 mod slot_part;
 mod stores;

@@ -3,9 +3,12 @@
 use super::handshake::{Reader, receive};
 use super::link::{Cargo, Incoming, Link, LinkError};
 use super::loans::{Loan, LoanWish, ReaderTicket, Readers};
+use super::send_order::SendOrder;
 use super::slot_part::SlotPart;
 use super::stores::{LendingStore, LendingStores};
-use super::wire::{FrameHeader, FrameKind, decode_names, encode_checksums, encode_slots};
+use super::wire::{
+    FrameHeader, FrameKind, decode_names, encode_checksums, encode_slots, urgency_of,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct TransferServer {
     stores: Arc<dyn LendingStores>,
+    order: Arc<SendOrder>,
 }
 
 /// Says in which slots the blocks of a lease are.
@@ -48,7 +52,7 @@ fn locate(link: &mut Link, transfer: u64, reader: &ReaderTicket) {
 impl TransferServer {
     /// Lends from these stores.
     pub fn new(stores: Arc<dyn LendingStores>) -> Self {
-        Self { stores }
+        Self { stores, order: Arc::default() }
     }
 
     /// Answers readers that connect to `listener`.
@@ -120,7 +124,10 @@ impl TransferServer {
                     let loan = loan(&store, &frame, &payload, &reader).await;
                     lend(&mut link, loan, &reader);
                 }
-                FrameKind::Read => send(&store, &mut link, &frame, &reader).await?,
+                FrameKind::Read => {
+                    let loan = reader.live(frame.header.transfer);
+                    self.send(&store, &mut link, &frame, loan).await?;
+                }
                 FrameKind::Vouch => vouch(&store, &mut link, &frame, &reader)?,
                 FrameKind::End => reader.end(frame.header.transfer),
                 FrameKind::Describe => {
@@ -131,6 +138,28 @@ impl TransferServer {
                 kind => return Err(LinkError::Unexpected(kind)),
             }
         }
+    }
+
+    /// Sends the part of a block that the reader has room for, when it is the part's turn.
+    async fn send(
+        &self,
+        store: &LendingStore,
+        link: &mut Link,
+        frame: &Incoming,
+        loan: Option<Arc<Loan>>,
+    ) -> Result<(), LinkError> {
+        let Some(loan) = loan else {
+            gone(link, frame.header.transfer);
+            return Ok(());
+        };
+        let cargo = cargo(store, &loan, frame)?;
+        let sent = async {
+            let _turn = self.order.turn(loan.urgency).await;
+            link.send_kv(&cargo).await
+        };
+        // The pins last as long as this loan, so the slot must not be read after its deadline. A
+        // frame that is cut there ends the connection, and the reader comes back.
+        timeout_at(loan.deadline, sent).await.map_err(|_| LinkError::Late)?
     }
 }
 
@@ -146,7 +175,8 @@ async fn loan(
     let now = Instant::now();
     let wanted = Duration::from_millis(u64::from(frame.header.count)).min(LEASE_MAX);
     // Half of the time is for the way: what is in memory comes in time, whatever the disk does.
-    let wish = LoanWish { names: decode_names(payload), wait: wanted / 2 };
+    let (wait, urgency) = (wanted / 2, urgency_of(&frame.header));
+    let wish = LoanWish { names: decode_names(payload), wait, urgency };
     let lending = reader.begin(&store.lender, wish, now + wanted);
     match lending.wait(now + wanted.min(LENDING_MAX), now + wanted).await {
         Ok(loan) => Some(Arc::new(loan)),
@@ -168,23 +198,6 @@ fn lend(link: &mut Link, loan: Option<Arc<Loan>>, reader: &ReaderTicket) {
     let count = u32::try_from(waited.as_micros()).unwrap_or(u32::MAX);
     let header = FrameHeader { transfer: number, count, ..FrameHeader::new(FrameKind::Leased) };
     link.queue(header, &encode_checksums(blocks.iter().map(|block| block.checksum)));
-}
-
-/// Sends the part of a block that the reader has room for.
-async fn send(
-    store: &LendingStore,
-    link: &mut Link,
-    frame: &Incoming,
-    reader: &ReaderTicket,
-) -> Result<(), LinkError> {
-    let Some(loan) = reader.live(frame.header.transfer) else {
-        gone(link, frame.header.transfer);
-        return Ok(());
-    };
-    let cargo = cargo(store, &loan, frame)?;
-    // The pins last as long as this loan, so the slot must not be read after its deadline. A
-    // frame that is cut there ends the connection, and the reader comes back.
-    timeout_at(loan.deadline, link.send_kv(&cargo)).await.map_err(|_| LinkError::Late)?
 }
 
 /// Vouches for the part of a block that the reader read by itself.

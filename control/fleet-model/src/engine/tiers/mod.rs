@@ -22,7 +22,7 @@ use stator_kv::store::{
     Action, BlockStore, Filled, LoanTerms, OwnerId, RequestId, StoreSettings, TierAdmission,
     TierId, TierSettings,
 };
-use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport};
+use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport, Urgency};
 use stator_kv::{Block, Checksum, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 use stator_protos::load::{LoadCost, TierCosts};
@@ -293,7 +293,8 @@ impl Tiers {
         self.requests += 1;
         let request = RequestId(self.requests);
         let reads_max = LEND_READS_MAX.min(self.limits.host_blocks as usize / 4);
-        let terms = LoanTerms { wait: duration(LEND_WAIT), reads_max };
+        let (wait, urgency) = (duration(LEND_WAIT), Urgency::Demand);
+        let terms = LoanTerms { wait, reads_max, urgency };
         let found = store.lend(self.owner, request, &names, terms, duration(now));
         self.act(now, news);
         let mut lent = at_once;

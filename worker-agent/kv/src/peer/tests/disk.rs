@@ -1,6 +1,6 @@
 //! Blocks that lie on the disk of another agent.
 
-use super::testkit::{self, Reading, Served, form, settings};
+use super::testkit::{self, Reading, Served, Shelf, form, settings};
 use super::{PeerSettings, secret};
 use crate::Block;
 use crate::cache::{CacheLender, CacheSettings, CacheTier, TierPlace, TieredCache};
@@ -189,5 +189,52 @@ async fn a_lease_says_how_long_the_disk_took() {
         assert_eq!(answer.header.kind, FrameKind::Leased);
         assert_eq!(decode_checksums(&payload).len(), names.len());
         assert_eq!(answer.header.count > 0, takes_time, "{}", answer.header.count);
+    }
+}
+
+#[tokio::test]
+async fn the_urgency_of_a_lease_is_that_of_the_holders_disk_reads() {
+    let (cache, disk, mut asked) = held(0..3);
+    let served = serve(&cache).await;
+    let mut reading = Reading::new(form(BLOCK), secret(), settings());
+    reading.hint(served.address, 0..3);
+    for (name, urgency) in [(0, Urgency::Prefetch), (1, Urgency::Demand), (2, Urgency::Prefetch)] {
+        reading.ask(name, urgency);
+        let read = asked.recv().await.unwrap();
+        assert_eq!((read.name, read.urgency), (BlockName(name), urgency));
+        disk.end(read);
+        let report = reading.report().await;
+        assert!(matches!(report, TierReport::Read { result: Ok(_), .. }), "{report:?}");
+    }
+    let stats = &cache.status().store.tiers[0].stats;
+    assert_eq!((stats.demanded, stats.prefetched), (1, 2));
+}
+
+/// What a reader reads ahead comes also while another one takes nothing of what it asked for.
+#[tokio::test]
+async fn a_reader_that_takes_nothing_does_not_keep_others_from_reading_ahead() {
+    const LARGE: usize = 1 << 20;
+    let shelf = Shelf::new(24, LARGE);
+    let served = shelf.serve(secret()).await;
+    let stream = TcpStream::connect(served.address).await.unwrap();
+    let mut link = introduce(stream, &secret().into(), form(LARGE)).await.unwrap();
+    let lease = FrameHeader { count: 10_000, ..FrameHeader::new(FrameKind::Lease) };
+    link.queue(lease, &encode_names(&(0..24).map(BlockName).collect::<Vec<_>>()));
+    link.flush().await.unwrap();
+    let answer = link.next().await.unwrap();
+    link.payload(&answer).await.unwrap();
+    let transfer = answer.header.transfer;
+    for place in 0..24 {
+        let count = LARGE as u32;
+        let read = FrameHeader { place, transfer, count, ..FrameHeader::new(FrameKind::Read) };
+        link.queue(read, &[]);
+    }
+    link.flush().await.unwrap();
+    let mut reading = Reading::new(form(LARGE), secret(), settings());
+    reading.hint(served.address, 0..2);
+    (0..2).for_each(|name| reading.ask(name, Urgency::Prefetch));
+    for _ in 0..2 {
+        let report = reading.report().await;
+        assert!(matches!(report, TierReport::Read { result: Ok(_), .. }), "{report:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::SLOTS;
 use crate::store::LoanTerms;
-use crate::tier::TierError;
+use crate::tier::{TierError, Urgency};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stator_protos::name::BlockName;
@@ -59,7 +59,12 @@ fn any_error() -> impl Strategy<Value = Option<TierError>> {
 
 fn any_terms() -> impl Strategy<Value = LoanTerms> {
     let wait = prop::sample::select(vec![0, 20, 700, 9_000]).prop_map(Duration::from_millis);
-    (wait, 0..6_usize).prop_map(|(wait, reads_max)| LoanTerms { wait, reads_max })
+    let urgency = prop::sample::select(vec![Urgency::Demand, Urgency::Prefetch]);
+    (wait, 0..6_usize, urgency).prop_map(|(wait, reads_max, urgency)| LoanTerms {
+        wait,
+        reads_max,
+        urgency,
+    })
 }
 
 pub(super) fn any_step() -> impl Strategy<Value = Step> {
