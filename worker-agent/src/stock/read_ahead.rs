@@ -29,6 +29,11 @@ impl ReadAhead {
 
     /// Has the tiers read the blocks of a prompt that are behind those in the engine's memory and in
     /// the agent's, as far as that is faster than to compute them. The engine asks for them as always.
+    /// Where anything is read, this waits for ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future says that the request has ended: reads that still wait are dropped.
     pub(super) async fn begin(&self, request: &Request, lora: Option<&str>, sink: Arc<LifeSink>) {
         if !self.board.can_read_ahead(self.block_size.get()) {
             return;
@@ -37,8 +42,11 @@ impl ReadAhead {
         let mut hashes = Vec::new();
         sequence_hashes(&request.tokens, self.block_size, seed, &mut hashes);
         let hashes = sink.behind_memory(hashes).await;
-        if !hashes.is_empty() {
-            self.board.read_ahead(self.block_size.get(), &hashes);
+        if hashes.is_empty() {
+            return;
+        }
+        if let Some(_reads) = self.board.read_ahead(self.block_size.get(), &hashes) {
+            future::pending::<()>().await;
         }
     }
 }

@@ -181,7 +181,11 @@ impl Chaos {
         if self.rng.random_bool(0.5) {
             let prefill = Duration::from_millis(self.rng.random_range(0..30));
             let hashes: Vec<_> = names.iter().copied().map(hash).collect();
-            self.rig.shared.read_ahead(&hashes, prefill.into());
+            let reads = self.rig.shared.read_ahead(&hashes, prefill.into());
+            // The request may end before its engine asks.
+            if self.rng.random_bool(0.5) {
+                self.rig.shared.end_ahead(reads);
+            }
         } else {
             self.rig.shared.touch(&names);
         }

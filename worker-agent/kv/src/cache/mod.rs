@@ -25,7 +25,7 @@ pub use settings::{
 use crate::arena::Arena;
 use crate::cost::EnginePace;
 use crate::metrics::HeldBlocks;
-use crate::store::{BlockStore, StoreSettings, TierId};
+use crate::store::{AheadReads, BlockStore, StoreSettings, TierId};
 use crate::tier::Tier;
 use crate::{Block, BlockForm};
 use dispatch::{DispatchThread, Dispatcher};
@@ -99,9 +99,12 @@ impl TieredCache {
 
     /// Starts to read the leading blocks of a prompt from the tiers, by the hashes of KV events, as far
     /// as that is faster than to compute them. It is for a request that has come and whose engine asks
-    /// later; `pace` is that engine's.
-    pub fn read_ahead(&self, hashes: &[SequenceHash], pace: impl Into<EnginePace>) {
-        self.shared.read_ahead(hashes, pace.into());
+    /// later; `pace` is that engine's. Reads that wait are dropped with the returned value, unless others
+    /// want them.
+    #[must_use = "reads that wait are dropped with it"]
+    pub fn read_ahead(&self, hashes: &[SequenceHash], pace: impl Into<EnginePace>) -> ReadsAhead {
+        let reads = self.shared.read_ahead(hashes, pace.into());
+        ReadsAhead { store: self.shared.clone(), reads }
     }
 
     /// Whether [`TieredCache::read_ahead`] can do anything: there is a disk or an object store.
@@ -118,6 +121,18 @@ impl TieredCache {
     /// Forgets all blocks, in host memory and in the tiers.
     pub fn clear(&self) {
         self.shared.clear();
+    }
+}
+
+/// Reads for a request whose engine asks later, wanted until this is dropped.
+pub struct ReadsAhead {
+    store: Arc<SharedStore>,
+    reads: AheadReads,
+}
+
+impl Drop for ReadsAhead {
+    fn drop(&mut self) {
+        self.store.end_ahead(std::mem::take(&mut self.reads));
     }
 }
 

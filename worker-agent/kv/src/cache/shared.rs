@@ -7,7 +7,8 @@ use crate::arena::Arena;
 use crate::cost::{EnginePace, HostPace};
 use crate::metrics::{FilledOutcome, HitPlace, KvMetrics, TierOperation, TierWay};
 use crate::store::{
-    Action, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, StoreStatus, TierId,
+    Action, AheadReads, BlockStore, Filled, Found, OwnerId, RequestId, SlotContent, StoreStatus,
+    TierId,
 };
 use crate::tier::{TierError, TierReport};
 use crate::{Block, Checksum, Now, SlotId};
@@ -203,8 +204,12 @@ impl SharedStore {
         <(Found, Vec<SlotContent>)>::default()
     }
 
-    pub(super) fn read_ahead(&self, hashes: &[SequenceHash], pace: EnginePace) {
-        self.call(|state, now| state.store.read_ahead(hashes, pace, now));
+    pub(super) fn read_ahead(&self, hashes: &[SequenceHash], pace: EnginePace) -> AheadReads {
+        self.call(|state, now| state.store.read_ahead(hashes, pace, now))
+    }
+
+    pub(super) fn end_ahead(&self, reads: AheadReads) {
+        self.call(|state, now| state.store.end_ahead(reads, now));
     }
 
     /// Whether there is a tier whose blocks have hashes: what other agents hold is known by names.

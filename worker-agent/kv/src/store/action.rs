@@ -50,6 +50,10 @@ pub struct LoanTerms {
     pub urgency: Urgency,
 }
 
+/// Reads under way for a request whose engine asks later: each by its slot and its number there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AheadReads(pub(super) Vec<(SlotId, u64)>);
+
 /// Outcome of filling a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {

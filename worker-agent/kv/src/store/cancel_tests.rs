@@ -107,12 +107,36 @@ fn what_is_read_ahead_or_to_be_kept_is_not_dropped() {
     let found = TierReport::Found((0..4).map(named).collect());
     bench.store.report(DISK, found, bench.now);
     bench.ask(1, 0..4);
-    bench.store.read_ahead(&[SequenceHash(0)], EnginePace::default(), bench.now);
+    let read_ahead = |bench: &mut Bench| {
+        bench.store.read_ahead(&[SequenceHash(0)], EnginePace::default(), bench.now)
+    };
+    let ahead = [read_ahead(&mut bench), read_ahead(&mut bench)];
     bench.store.keep(&names(1..2), Duration::from_secs(9), bench.now);
     bench.ordered();
     bench.end(1);
     let dropped: Vec<_> = bench.ordered()[1].iter().map(|(name, _)| name.0).collect();
     assert_eq!(dropped, [3, 2]);
+    // It is dropped with the last request that it was read for.
+    let [first, last] = ahead;
+    bench.store.end_ahead(first, bench.now);
+    assert_eq!(bench.ordered()[1], []);
+    bench.store.end_ahead(last, bench.now);
+    assert_eq!(bench.ordered()[1].len(), 1);
+}
+
+#[test]
+fn the_end_of_a_request_drops_no_later_read_into_the_same_slot() {
+    let mut bench = Bench::with_disk(1);
+    let named = |name: u128| Block { hash: Some(SequenceHash(name as u64)), ..block(name) };
+    let found = TierReport::Found((0..2).map(named).collect());
+    bench.store.report(DISK, found, bench.now);
+    let ahead = bench.store.read_ahead(&[SequenceHash(0)], EnginePace::default(), bench.now);
+    let [begun, _] = bench.ordered();
+    bench.read_ends(begun[0], Err(TierError::Busy));
+    assert_eq!(bench.ask(1, 1..2).pending, 1);
+    bench.ordered();
+    bench.store.end_ahead(ahead, bench.now);
+    assert_eq!(bench.ordered()[1], []);
 }
 
 #[test]

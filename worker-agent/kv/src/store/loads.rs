@@ -4,7 +4,7 @@ use super::load_step::LoadStep;
 use super::requests::PinnedRequest;
 use super::slots::{ReadFate, SlotState};
 use super::tiers::tiers_of;
-use super::{Action, BlockStore, LoanTerms, TierId};
+use super::{Action, AheadReads, BlockStore, LoanTerms, TierId};
 use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
@@ -92,32 +92,64 @@ impl BlockStore {
     pub(super) fn prefetch(&mut self, names: &[BlockName], now: Now) {
         let mut steps = std::mem::take(&mut self.steps);
         self.plan_loads(names, ALL_TIERS, &mut steps, now);
-        self.read_all(&steps, Urgency::Prefetch, now);
+        for slot in self.read_all(&steps, Urgency::Prefetch, now) {
+            self.slots[slot].is_ahead = true;
+        }
         steps.clear();
         self.steps = steps;
     }
 
     /// Starts to read the leading blocks of a prompt, by the hashes of KV events, as far as that is
-    /// faster than to compute them. A request for it has come, whose engine has not asked yet.
-    pub fn read_ahead(&mut self, hashes: &[SequenceHash], pace: EnginePace, now: Now) {
+    /// faster than to compute them. A request for it has come, whose engine has not asked yet. Its reads
+    /// are wanted until [`BlockStore::end_ahead`].
+    pub fn read_ahead(
+        &mut self,
+        hashes: &[SequenceHash],
+        pace: EnginePace,
+        now: Now,
+    ) -> AheadReads {
         self.expire(now);
         let names: Vec<_> = hashes.iter().map_while(|hash| self.index.name(*hash)).collect();
         let mut steps = std::mem::take(&mut self.steps);
         self.plan_loads(&names, ALL_TIERS, &mut steps, now);
         steps.truncate(self.worth_loading(&steps, pace));
-        self.read_all(&steps, Urgency::Demand, now);
+        let slots = self.read_all(&steps, Urgency::Demand, now);
         steps.clear();
         self.steps = steps;
+        let reads = slots.into_iter().map(|slot| {
+            let of = &mut self.slots[slot];
+            of.ahead += 1;
+            (slot, of.reads)
+        });
+        AheadReads(reads.collect())
     }
 
-    /// Reads what is neither here nor on its way, up to the first block that has no room.
-    fn read_all(&mut self, steps: &[LoadStep], urgency: Urgency, now: Now) {
+    /// The request that blocks were read ahead for has ended.
+    pub fn end_ahead(&mut self, reads: AheadReads, now: Now) {
+        self.expire(now);
+        for (slot, number) in reads.0 {
+            let of = &mut self.slots[slot];
+            let is_read = matches!(of.state, SlotState::Reading { fate: ReadFate::Wanted, .. });
+            // The slot may be read into again by now, for others.
+            if is_read && of.reads == number {
+                of.ahead -= 1;
+                self.settle(slot);
+            }
+        }
+    }
+
+    /// Reads what is neither here nor on its way, up to the first block that has no room. Returns the
+    /// slots of reads under way, also of those that others began: these may not want them to the end.
+    fn read_all(&mut self, steps: &[LoadStep], urgency: Urgency, now: Now) -> Vec<SlotId> {
+        let mut slots = Vec::new();
         for step in steps {
             let slot = step.slot.or_else(|| self.read(step.block, step.source, urgency, now));
             let Some(slot) = slot else { break };
-            // Also a block that is on its way for another request, which may not want it to the end.
-            self.slots[slot].is_ahead = true;
+            if matches!(self.slots[slot].state, SlotState::Reading { .. }) {
+                slots.push(slot);
+            }
         }
+        slots
     }
 
     /// Number of leading steps that take less time than to compute their blocks.
@@ -246,7 +278,10 @@ impl BlockStore {
     pub(super) fn is_wanted_ahead(&self, slot: SlotId) -> bool {
         let of = &self.slots[slot];
         let hash = self.index.find(of.name).and_then(|known| known.hash);
-        of.is_ahead || self.kept.has(of.name) || hash.is_some_and(|hash| self.pins.awaits(&hash))
+        of.is_ahead
+            || of.ahead > 0
+            || self.kept.has(of.name)
+            || hash.is_some_and(|hash| self.pins.awaits(&hash))
     }
 
     fn read(
@@ -277,7 +312,8 @@ impl BlockStore {
         }
         self.slots[slot].state = SlotState::Reading { tier, ticket, fate: ReadFate::Wanted };
         self.slots[slot].name = block.name;
-        self.slots[slot].is_ahead = false;
+        (self.slots[slot].is_ahead, self.slots[slot].ahead) = (false, 0);
+        self.slots[slot].reads += 1;
         self.index.set_slot(block, slot);
         let read = TierRead { name: block.name, slot, urgency };
         self.actions.push_back(Action::Read { tier, read });

@@ -50,7 +50,8 @@ mod tests;
 mod tier_tests;
 
 pub use action::{
-    Action, Filled, ForgetOutcome, Found, KeepOutcome, LoanTerms, OwnerId, RequestId, TierId,
+    Action, AheadReads, Filled, ForgetOutcome, Found, KeepOutcome, LoanTerms, OwnerId, RequestId,
+    TierId,
 };
 pub use content::SlotContent;
 pub use settings::{StoreSettings, TierAdmission, TierSettings};

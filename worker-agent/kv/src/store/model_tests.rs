@@ -47,6 +47,8 @@ struct World {
     requests: BTreeMap<(OwnerId, u64), Seen>,
     reads: Vec<(TierId, BlockName, SlotId)>,
     writes: Vec<(TierId, BlockName, SlotId)>,
+    /// Reads for requests that have not ended.
+    ahead: Vec<AheadReads>,
     /// Slots of reads that their tier may drop.
     droppable: BTreeSet<SlotId>,
     /// Blocks on each medium, by the events.
@@ -83,6 +85,7 @@ impl World {
             requests: BTreeMap::new(),
             reads: Vec::new(),
             writes: Vec::new(),
+            ahead: Vec::new(),
             droppable: BTreeSet::new(),
             events: BTreeSet::new(),
         }
@@ -133,7 +136,13 @@ impl World {
             Step::ReadAhead { names, prefill_ms } => {
                 let hashes: Vec<_> = names.into_iter().map(hash).collect();
                 let pace = Duration::from_millis(prefill_ms).into();
-                self.store.read_ahead(&hashes, pace, self.now);
+                self.ahead.push(self.store.read_ahead(&hashes, pace, self.now));
+            }
+            Step::EndAhead { pick } => {
+                let place = pick.checked_rem(self.ahead.len());
+                if let Some(reads) = place.map(|place| self.ahead.swap_remove(place)) {
+                    self.store.end_ahead(reads, self.now);
+                }
             }
             Step::Touch { names } => self.store.touch(&names, self.now),
             Step::EndRead { pick, error } => self.end_read(pick, error),

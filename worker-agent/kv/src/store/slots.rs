@@ -44,8 +44,12 @@ pub(super) struct HostSlot {
     pub(super) pins: u32,
     /// One bit for each tier that writes the block down.
     pub(super) writers: u8,
-    /// A block is wanted by somebody who does not wait for it yet: its read is not dropped.
+    /// Reads into the slot so far, which tell them apart.
+    pub(super) reads: u64,
+    /// The block is wanted by somebody who never waits for it: its read is not dropped.
     pub(super) is_ahead: bool,
+    /// Requests that want the block and do not wait for it yet: its read is not dropped before their ends.
+    pub(super) ahead: u32,
     /// A request has used the block since it came.
     pub(super) is_reused: bool,
     /// The policy chose the block to be evicted while it was written down: it goes after that.
@@ -78,7 +82,9 @@ impl HostSlots {
             checksum: Checksum(0),
             pins: 0,
             writers: 0,
+            reads: 0,
             is_ahead: false,
+            ahead: 0,
             is_reused: false,
             is_leaving: false,
         };

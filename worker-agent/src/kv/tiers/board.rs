@@ -8,7 +8,7 @@ use crate::kv::peers::KvPeers;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_kv::Block;
-use stator_kv::cache::TieredCache;
+use stator_kv::cache::{ReadsAhead, TieredCache};
 use stator_kv::connector::EngineChange;
 use stator_kv::tier::TierEvent;
 use stator_protos::hash::SequenceHash;
@@ -92,11 +92,14 @@ impl TierBoard {
     }
 
     /// Has the tiers read the leading ones of these blocks of so many tokens, for a request whose
-    /// engine asks for them later.
-    pub(crate) fn read_ahead(&self, block_size: u32, hashes: &[SequenceHash]) {
-        if let Some((cache, compute)) = self.readable(block_size) {
-            cache.read_ahead(hashes, compute);
-        }
+    /// engine asks for them later. What still waits is dropped with the returned value.
+    pub(crate) fn read_ahead(
+        &self,
+        block_size: u32,
+        hashes: &[SequenceHash],
+    ) -> Option<ReadsAhead> {
+        let (cache, compute) = self.readable(block_size)?;
+        Some(cache.read_ahead(hashes, compute))
     }
 
     /// The tiers and the time in which an engine computes a block, if an engine loads blocks of so many

@@ -8,7 +8,7 @@ use stator_kv::cache::{CacheSettings, CacheTier, TierOpener, TieredCache};
 use stator_kv::connector::EngineChange;
 use stator_kv::store::TierSettings;
 use stator_kv::tier::{Tier, TierRead, TierReport, TierWrite};
-use stator_kv::{Block, BlockForm, TenantKey};
+use stator_kv::{Block, BlockForm, SlotId, TenantKey};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::name::BlockName;
@@ -21,8 +21,11 @@ const BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(16).unwrap();
 /// Longest wait of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A disk that takes reads and never ends them.
-struct SlowDisk(mpsc::UnboundedSender<BlockName>);
+/// A disk that takes reads and never begins them.
+struct SlowDisk {
+    reads: mpsc::UnboundedSender<BlockName>,
+    cancelled: mpsc::UnboundedSender<BlockName>,
+}
 
 impl Tier for SlowDisk {
     fn medium(&self) -> Medium {
@@ -30,7 +33,11 @@ impl Tier for SlowDisk {
     }
 
     fn read(&self, read: TierRead) {
-        let _ = self.0.send(read.name);
+        let _ = self.reads.send(read.name);
+    }
+
+    fn cancel(&self, name: BlockName, _: SlotId) {
+        let _ = self.cancelled.send(name);
     }
 
     fn write(&self, _: TierWrite) {}
@@ -56,12 +63,14 @@ fn hashes(lora: Option<&str>, salt: Option<&str>) -> Vec<SequenceHash> {
 struct SlowEngine {
     bed: Bed,
     reads: mpsc::UnboundedReceiver<BlockName>,
+    cancelled: mpsc::UnboundedReceiver<BlockName>,
     _cache: Arc<TieredCache>,
 }
 
 impl SlowEngine {
     fn start(scripts: Vec<Vec<Step>>, lora: Option<&str>, salt: Option<&str>) -> Self {
-        let (read, reads) = mpsc::unbounded_channel();
+        let ((read, reads), (drops, cancelled)) =
+            (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let block = |(depth, hash): (u32, SequenceHash)| Block {
             name: BlockName(depth.into()),
             hash: Some(hash),
@@ -72,7 +81,7 @@ impl SlowEngine {
         let held: Vec<_> = (0..2).zip(hashes(lora, salt)).map(block).collect();
         let open: TierOpener = Box::new(move |place| {
             (place.report)(TierReport::Found(held));
-            Ok(Arc::new(SlowDisk(read)) as Arc<dyn Tier>)
+            Ok(Arc::new(SlowDisk { reads: read, cancelled: drops }) as Arc<dyn Tier>)
         });
         let disk = CacheTier { name: "disk", settings: TierSettings::new(Medium::Disk), open };
         let form = BlockForm { fingerprint: [1; 32], block_bytes: 64 };
@@ -83,7 +92,7 @@ impl SlowEngine {
         board.engine_changed(EngineChange::Joined { block_tokens: BLOCK_SIZE.get() });
         let bed = Bed::with_tiers(scripts, Some(ReadAhead::new(board, BLOCK_SIZE)));
         bed.begin(1);
-        Self { bed, reads, _cache: cache }
+        Self { bed, reads, cancelled, _cache: cache }
     }
 
     /// The disk is asked for the blocks that it has, in their order.
@@ -105,6 +114,18 @@ async fn the_disk_is_read_before_the_engine_has_looked_at_the_request() {
             metadata.lora = lora.map(str::to_owned);
         });
         slow.reads_both().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_ahead_is_dropped_with_its_request() {
+    let mut slow = SlowEngine::start(vec![vec![Step::Never]], None, None);
+    slow.bed.submit(1, |submit, _| submit.token_ids = prompt());
+    slow.reads_both().await;
+    slow.bed.cancel(1);
+    for name in 0..2 {
+        let dropped = timeout(DEADLINE, slow.cancelled.recv()).await.expect("a read is dropped");
+        assert_eq!(dropped, Some(BlockName(name)));
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) enum Step {
     Lend { owner: usize, request: u64, names: Vec<BlockName>, terms: LoanTerms },
     End { owner: usize, request: u64 },
     ReadAhead { names: Vec<BlockName>, prefill_ms: u64 },
+    EndAhead { pick: usize },
     Touch { names: Vec<BlockName> },
     EndRead { pick: usize, error: Option<TierError> },
     EndWrite { pick: usize, error: Option<TierError> },
@@ -84,6 +85,7 @@ pub(super) fn any_step() -> impl Strategy<Value = Step> {
         4 => (owner.clone(), 0..4_u64).prop_map(|(owner, request)| Step::End { owner, request }),
         1 => (any_names(), prop::sample::select(vec![0, 1, 100]))
             .prop_map(|(names, prefill_ms)| Step::ReadAhead { names, prefill_ms }),
+        1 => any::<usize>().prop_map(|pick| Step::EndAhead { pick }),
         1 => any_names().prop_map(|names| Step::Touch { names }),
         6 => (pick, any_error()).prop_map(|(pick, error)| Step::EndRead { pick, error }),
         5 => (pick, any_error()).prop_map(|(pick, error)| Step::EndWrite { pick, error }),
