@@ -62,12 +62,10 @@ fn cases() -> Vec<PlanCase> {
     let layout = |order| KvLayout::packed(order, SHAPE, PAGES).expect("it has an address");
     let [blocks, layers, tokens] =
         [PageOrder::Blhnc, PageOrder::Lbhnc, PageOrder::Lbnhc].map(layout);
-    let half = |of: KvLayout| of.heads(0..SHAPE.heads / 2).expect("there are heads");
     let kinds = [
         ("2 MiB blocks", blocks, blocks, 1_024),
         ("32 KiB pieces, LBHNC to BLHNC", layers, blocks, 64),
         ("32 KiB pieces, BLHNC to LBHNC", blocks, layers, 64),
-        ("16 KiB pieces, half of the heads", half(layers), half(blocks), 64),
         ("256 byte pieces, LBNHC to BLHNC", tokens, blocks, 4),
     ];
     let mut cases = Vec::new();

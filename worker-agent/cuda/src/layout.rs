@@ -1,7 +1,5 @@
 //! Places of bytes: how an engine or an arena lays out the KV of its pages.
 
-use std::ops::Range;
-
 /// Sizes of a page, which all layouts of one model have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageShape {
@@ -138,16 +136,6 @@ impl KvLayout {
         Self::new(self.shape, self.pages, self.first, strides)
     }
 
-    /// The part of each page that some of its heads have; `None` if there are no such heads.
-    pub fn heads(self, heads: Range<u32>) -> Option<Self> {
-        let is_part = heads.start < heads.end && heads.end <= self.shape.heads;
-        is_part.then(|| Self {
-            shape: PageShape { heads: heads.end - heads.start, ..self.shape },
-            first: self.first + heads.start as usize * self.strides.head,
-            ..self
-        })
-    }
-
     /// Sizes of a page.
     pub fn shape(&self) -> PageShape {
         self.shape
@@ -231,15 +219,6 @@ mod tests {
         assert_eq!(layout.strides(), PageStrides { layer: 320, page: 64, head: 32, token: 8 });
         assert_eq!(layout.page(2), Ok(128));
         assert_eq!(layout.page(5), Err(LayoutError::NoPage { page: 5, pages: 5 }));
-    }
-
-    #[test]
-    fn heads_are_a_part_of_each_page() {
-        let layout = KvLayout::packed(PageOrder::Blhnc, SHAPE, 5).unwrap();
-        let second = layout.heads(1..2).unwrap();
-        assert_eq!((second.first(), second.shape().heads, second.end()), (32, 1, layout.end()));
-        assert_eq!(layout.heads(1..3), None);
-        assert_eq!(layout.heads(1..1), None);
     }
 
     #[test]

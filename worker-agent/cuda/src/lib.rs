@@ -19,7 +19,6 @@ pub mod layout;
 pub mod memory;
 pub mod probe;
 pub mod report;
-pub mod reshard;
 pub mod route;
 pub mod runs;
 
