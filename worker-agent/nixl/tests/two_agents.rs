@@ -46,7 +46,9 @@ fn main() {
         return hold();
     }
     let Some(path) = env::var_os("STATOR_TEST_NIXL") else {
-        println!("skipped: STATOR_TEST_NIXL names no NIXL library");
+        eprintln!(
+            "not run: agents that read each other by NIXL: STATOR_TEST_NIXL names no library"
+        );
         return;
     };
     let library = NixlLibrary::open(Path::new(&path)).expect("the library that was named");

@@ -1,7 +1,7 @@
 //! The CUDA driver, where there is one.
 
 use super::plans::pairs_of;
-use super::{model, pattern};
+use super::{model, not_run, pattern};
 use crate::cuda::CudaDriver;
 use crate::driver::{Driver, DriverError, DriverLane, MemorySource};
 use crate::fold::PagePair;
@@ -18,19 +18,15 @@ use std::sync::Arc;
 const PAGES: u32 = 16;
 const SHAPE: PageShape = PageShape { layers: 4, heads: 8, tokens: 16, content_bytes: 256 };
 
-/// The first device. Without one the test did not run, and says so.
+/// The first device. Without one a test on a GPU did not run, and this says so.
 pub(super) fn device() -> Option<Arc<CudaDriver>> {
-    match probe() {
-        Ok(report) if !report.devices.is_empty() => Some(CudaDriver::open(0).unwrap()),
-        Ok(_) => {
-            println!("skipped: no CUDA device");
-            None
-        }
-        Err(error) => {
-            println!("skipped: no CUDA driver: {error}");
-            None
-        }
-    }
+    let missing = match probe() {
+        Ok(report) if !report.devices.is_empty() => return Some(CudaDriver::open(0).unwrap()),
+        Ok(_) => "no CUDA device".to_owned(),
+        Err(error) => format!("no CUDA driver: {error}"),
+    };
+    not_run("a test on a GPU", missing);
+    None
 }
 
 fn by(way: CopyWay) -> RouteSettings {
@@ -59,7 +55,7 @@ fn without_a_driver_nothing_is_called() {
         Err(NoCuda::NoLibrary) => {
             assert_eq!(CudaDriver::open(0).unwrap_err(), NoCuda::NoLibrary);
         }
-        Err(error) => println!("skipped: no CUDA driver: {error}"),
+        Err(error) => not_run("calls without a CUDA driver", error),
     }
 }
 

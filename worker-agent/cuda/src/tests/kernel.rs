@@ -1,7 +1,7 @@
 //! The kernel: source and PTX belong together, and the source copies what the plan copies.
 
 use super::plans::pairs_of;
-use super::{model, pattern};
+use super::{model, not_run, pattern};
 use crate::kernel::{KernelCall, PTX, PageKernel, THREADS};
 use crate::layout::{KvLayout, PageOrder, PageShape, PageStrides};
 use std::env;
@@ -31,7 +31,8 @@ fn the_compiler_makes_the_same_ptx_again() {
     let output = build.arg(kernels().join("build.py")).arg("--check").output();
     let output = output.expect("Python starts");
     if output.status.code() == Some(3) {
-        println!("skipped: no packages of worker-agent/cuda/kernels/requirements.txt");
+        let missing = "Python has no packages of worker-agent/cuda/kernels/requirements.txt";
+        not_run("the kernel's compiler", missing);
         return;
     }
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -47,7 +48,7 @@ fn the_source_copies_what_the_model_copies() {
     compiler.args(["-O1", "-Wall", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]);
     let Ok(done) = compiler.arg(kernels().join("pages_cpu.c")).arg("-o").arg(&program).output()
     else {
-        println!("skipped: no C compiler");
+        not_run("the kernel on the processor", "no C compiler");
         return;
     };
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

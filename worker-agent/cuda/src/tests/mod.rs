@@ -9,6 +9,13 @@ mod routes;
 
 use crate::layout::{KvLayout, PageShape};
 use proptest::prelude::*;
+use std::fmt::Display;
+use std::io::Write;
+
+/// Says that a test did not run, past the test harness, which hides what passing tests print.
+pub(super) fn not_run(test: &str, why: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "not run: {test}: {why}");
+}
 
 /// Bytes of a memory, unlike those of others.
 pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
