@@ -55,7 +55,9 @@ pub struct EngineCopier<O: DeviceOpener> {
 struct CopierState<D: Driver> {
     /// Drivers that were opened, by device. They stay: the agent's context is made once.
     devices: BTreeMap<[u8; 16], Arc<D>>,
-    /// Arenas that were registered. They stay as long: to pin an arena takes seconds.
+    /// Arenas that were registered, each with the first device that needed it: what one context
+    /// registers all know, at the same addresses (`CU_MEMHOSTREGISTER_PORTABLE`). They stay as long as
+    /// the devices: to pin an arena takes seconds.
     arenas: Vec<(Arc<Arena>, Arc<KvMemory<D>>)>,
     engines: BTreeMap<u64, Arc<EngineMemory<D>>>,
     /// Number of the next engine's memory.

@@ -192,6 +192,41 @@ fn the_arena_is_registered_once() {
     assert_eq!(rig.copier.state.lock().arenas.len(), 1);
 }
 
+#[derive(Debug)]
+struct TwoDevices([Arc<FakeDriver>; 2]);
+
+impl DeviceOpener for TwoDevices {
+    type Driver = FakeDriver;
+
+    fn open(&self, uuid: [u8; 16]) -> Result<Arc<FakeDriver>, NoCuda> {
+        Ok(self.0[usize::from(uuid != DEVICE)].clone())
+    }
+}
+
+/// The arena is one for all devices; whatever else an engine's copies need is of its own device.
+#[test]
+fn engines_on_two_devices_share_the_arena_and_copy_on_their_own() {
+    let drivers = [FakeDriver::default(), FakeDriver::default()].map(Arc::new);
+    let copier = EngineCopier::new(TwoDevices(drivers.clone()));
+    let arena = Arc::new(Arena::new(SLOTS, 2 * PAGE).unwrap());
+    let count = |driver: &FakeDriver, call| driver.calls().iter().filter(|c| **c == call).count();
+    let mut attached = Vec::new();
+    for (device, driver) in [DEVICE, [2; 16]].into_iter().zip(&drivers) {
+        let before = drivers.each_ref().map(|driver| count(driver, "lane"));
+        let export = DeviceExport { device, ..export(PageOrder::Lbhnc, 0, None) };
+        let id = copier.open(&export, None, &arena).unwrap();
+        let engine = copier.engine(id).unwrap();
+        assert!(Arc::ptr_eq(engine.side.memory().driver(), driver));
+        let made = drivers.each_ref().map(|driver| count(driver, "lane"));
+        let other = usize::from(device == DEVICE);
+        assert_eq!(made[other], before[other], "lanes of another device");
+        assert!(made[1 - other] > before[1 - other]);
+        attached.push(driver.attached());
+    }
+    assert_eq!(copier.state.lock().arenas.len(), 1);
+    assert_eq!(attached[0], attached[1] + 1, "the first has the arena, too");
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words() {
     let rig = rig();
