@@ -21,7 +21,8 @@
 //! A *pass* goes from the memory of another engine's worker with the same rank, which has exported it
 //! to the same agent, on the same device. Whoever orders it knows from that engine which pages they
 //! are and that they stay: a hand-over between the two says so. The pass begins after the event of
-//! either side.
+//! either side. No connector in this repository orders passes: engines on one device are no pair here.
+//! The order is for connectors of others, and `worker-agent/cuda/benches/gpu/agent.py` runs it on a GPU.
 //!
 //! EXPORT, 232 bytes:
 //!
