@@ -201,7 +201,11 @@ fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString
         flags.push(format!("--kv-disk-gb={}", gb(disk.bytes)).into());
         flags.extend(["--kv-disk-dir".into(), disk.dir.join(agent_id(number)).into()]);
     }
-    flags.extend(tiers.object.iter().map(|url| format!("--kv-object={url}").into()));
+    if let Some(object) = &tiers.object {
+        flags.push(format!("--kv-object={}", object.url).into());
+        // All agents share the directory and its room.
+        flags.extend(object.bytes.map(|of| format!("--kv-object-gb={}", of as f64 / 1e9).into()));
+    }
     flags.extend(tiers.nixl.iter().flat_map(|file| ["--kv-nixl".into(), file.into()]));
     let share = tiers.tenant_share_percent.iter();
     flags.extend(share.map(|percent| format!("--kv-tenant-share-percent={percent}").into()));
@@ -289,7 +293,7 @@ pub(crate) fn parent_gone() -> Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stator_worker_agent::{KvDiskSettings, KvKey, KvKeySettings};
+    use stator_worker_agent::{KvDiskSettings, KvKey, KvKeySettings, KvObjectSettings};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -331,11 +335,11 @@ mod tests {
     #[test]
     fn an_agent_has_its_share_of_the_tiers_and_a_folder_of_its_own() {
         let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 9_000_000_000 };
-        let object = Some("s3://b/p".into());
+        let object = KvObjectSettings { url: "file:///kv".into(), bytes: Some(70_000_000_000) };
         let tiers = KvTierSettings {
             host_bytes: 1_500_000_000,
             disk: Some(disk),
-            object,
+            object: Some(object),
             nixl: Some("/lib/nixl.so".into()),
             key: Some(KvKeySettings { file: "/etc/kv".into(), key: KvKey::of_secret(b"k") }),
             tenant_share_percent: Some(40),
@@ -349,7 +353,8 @@ mod tests {
                 "--kv-disk-gb=3",
                 "--kv-disk-dir",
                 "/var/kv/agent-1",
-                "--kv-object=s3://b/p",
+                "--kv-object=file:///kv",
+                "--kv-object-gb=70",
                 "--kv-nixl",
                 "/lib/nixl.so",
                 "--kv-tenant-share-percent=40",

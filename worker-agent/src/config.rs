@@ -21,7 +21,7 @@ pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSourc
 pub(crate) use engine::BLOCK_SIZE;
 pub use engine::{EngineArgs, EngineKind, EngineSettings, OwnEngine, SimSettings};
 use faults::Faults;
-pub use kv_tiers::{KvDiskSettings, KvKeySettings, KvTierArgs, KvTierSettings};
+pub use kv_tiers::{KvDiskSettings, KvKeySettings, KvObjectSettings, KvTierArgs, KvTierSettings};
 pub use pins::PinArgs;
 pub use place::PlaceArgs;
 use planes::TransferUses;

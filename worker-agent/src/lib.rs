@@ -24,7 +24,7 @@ mod workers;
 pub use agent::run;
 pub use config::{
     AgentArgs, AgentSettings, EngineArgs, EngineSettings, KvDiskSettings, KvKeySettings,
-    KvTierArgs, KvTierSettings,
+    KvObjectSettings, KvTierArgs, KvTierSettings,
 };
 pub use operations::client::{OperateArgs, OperationArg, operate};
 pub use served_model::{LoadedEngine, LoadedModel, RuleMaker};

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 const GB: f64 = 1e9;
 /// Room on a disk where nothing is said of it, in units of host memory.
 const DISK_FACTOR: f64 = 10.0;
+/// Room in a shared directory where nothing is said of it, in units of host memory.
+const OBJECT_FACTOR: f64 = 100.0;
 /// Largest tier in GB, a petabyte.
 const GB_MAX: f64 = 1e6;
 
@@ -40,6 +42,12 @@ pub struct KvTierArgs {
     /// a shared directory. Needs `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_OBJECT", value_name = "URL")]
     pub kv_object: Option<String>,
+
+    /// Room for KV in the directory of `--kv-object file:///folder`, in GB, for all agents that share
+    /// it together. The oldest KV is deleted. Agents with different limits keep to the least. A bucket
+    /// of S3 needs a lifecycle rule instead. Default: a hundred times `--kv-host-gb`.
+    #[arg(long, env = "STATOR_KV_OBJECT_GB", value_name = "GB")]
+    pub kv_object_gb: Option<f64>,
 
     /// NIXL's library `libnixl_capi.so`, for example of the Python package `nixl-cu13`. Agents that both
     /// have it read each other's host memory by RDMA, shared memory or TCP, whatever NIXL finds, as
@@ -97,8 +105,8 @@ pub struct KvTierSettings {
     pub host_bytes: u64,
     /// The disk tier.
     pub disk: Option<KvDiskSettings>,
-    /// URL of the object store.
-    pub object: Option<String>,
+    /// The object store.
+    pub object: Option<KvObjectSettings>,
     /// NIXL's library.
     pub nixl: Option<PathBuf>,
     /// The key by which disk and object store are encrypted.
@@ -127,6 +135,15 @@ pub struct KvDiskSettings {
     pub dir: PathBuf,
     /// Bytes that it may have there, above 0.
     pub bytes: u64,
+}
+
+/// An object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvObjectSettings {
+    /// Its URL.
+    pub url: String,
+    /// Bytes that a shared directory may have, above 0; `None` for a bucket.
+    pub bytes: Option<u64>,
 }
 
 impl KvTierArgs {
@@ -162,6 +179,21 @@ impl KvTierArgs {
         }
     }
 
+    /// A fault of the room for an object store.
+    fn object_room_fault(&self) -> Option<String> {
+        let gb = self.kv_object_gb?;
+        if !(gb > 0.0 && gb <= GB_MAX) {
+            return Some(format!("kv-object-gb: {gb} is not above 0 and at most {GB_MAX}"));
+        }
+        match self.kv_object.as_deref() {
+            None => Some(format!("kv-object: needed with kv-object-gb {gb}")),
+            Some(url) if is_directory(url) => None,
+            Some(url) => Some(format!(
+                "kv-object-gb: {gb} has no effect on {url:?}; a lifecycle rule limits a bucket"
+            )),
+        }
+    }
+
     fn tiers_within(
         self,
         memory_bytes: Option<u64>,
@@ -188,6 +220,7 @@ impl KvTierArgs {
         if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
             faults.0.push(fault);
         }
+        faults.0.extend(self.object_room_fault());
         if let Some(percent) = self.kv_tenant_share_percent {
             faults.range("kv-tenant-share-percent", percent, 1, 100);
         }
@@ -216,7 +249,11 @@ impl KvTierArgs {
                 let gb = self.kv_disk_gb.unwrap_or(host_gb * DISK_FACTOR);
                 KvDiskSettings { dir, bytes: (gb * GB) as u64 }
             }),
-            object: self.kv_object,
+            object: self.kv_object.map(|url| {
+                let gb = self.kv_object_gb.unwrap_or((host_gb * OBJECT_FACTOR).min(GB_MAX));
+                let bytes = is_directory(&url).then_some((gb * GB) as u64);
+                KvObjectSettings { url, bytes }
+            }),
             nixl: self.kv_nixl,
             key,
             tenant_share_percent: self.kv_tenant_share_percent,
@@ -224,6 +261,11 @@ impl KvTierArgs {
             socket_dir: self.kv_socket_dir,
         })
     }
+}
+
+/// Whether an object store is a directory, which the agents keep within its room themselves.
+fn is_directory(url: &str) -> bool {
+    url.starts_with("file://")
 }
 
 /// The key of a file, if there is one.
@@ -286,7 +328,7 @@ mod tests {
         let below = ["--kv-object=s3://b/p", "--kv-nixl=/lib/nixl.so"];
         let flags = [&["--kv-host-gb=0.5"], &disk[..], &below[..]].concat();
         let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 2_250_000_000 };
-        let object = Some("s3://b/p".into());
+        let object = Some(KvObjectSettings { url: "s3://b/p".into(), bytes: None });
         let nixl = Some("/lib/nixl.so".into());
         let (host_bytes, disk) = (500_000_000, Some(disk));
         let tiers = KvTierSettings {
@@ -306,6 +348,30 @@ mod tests {
     fn a_disk_has_room_for_ten_times_the_host_memory_unless_told() {
         let tiers = check(EngineKind::Builtin, &["--kv-host-gb=1.5", "--kv-disk-dir=/d"]).unwrap();
         assert_eq!(tiers.unwrap().disk.unwrap().bytes, 15_000_000_000);
+    }
+
+    #[test]
+    fn a_shared_directory_is_bounded_and_a_bucket_is_not() {
+        let check = |flags: &[&str]| {
+            let flags = [&["--kv-host-gb=1.5"], flags].concat();
+            check(EngineKind::Vllm, &flags).map(|tiers| tiers.unwrap().object.unwrap().bytes)
+        };
+        let directory = "--kv-object=file:///kv";
+        assert_eq!(check(&[directory]), Ok(Some(150_000_000_000)));
+        assert_eq!(check(&[directory, "--kv-object-gb=0.25"]), Ok(Some(250_000_000)));
+        assert_eq!(check(&["--kv-object=s3://b/p"]), Ok(None));
+        let faults = [
+            (directory, "kv-object-gb: 0 is not above 0 and at most 1000000", "--kv-object-gb=0"),
+            (
+                "--kv-object=s3://b/p",
+                "kv-object-gb: 2 has no effect on \"s3://b/p\"; a lifecycle rule limits a bucket",
+                "--kv-object-gb=2",
+            ),
+            ("--kv-disk-dir=/d", "kv-object: needed with kv-object-gb 2", "--kv-object-gb=2"),
+        ];
+        for (object, fault, room) in faults {
+            assert_eq!(check(&[object, room]).unwrap_err(), [fault]);
+        }
     }
 
     #[test]

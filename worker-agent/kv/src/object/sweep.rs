@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -26,7 +26,12 @@ struct Listed {
 }
 
 /// Deletes the oldest extents where there are too many, of whichever form and agent, and index
-/// objects that tell of no extent any more. Several agents may do so at the same time.
+/// objects that tell of no extent any more.
+///
+/// Several agents may do so at the same time: all delete in the order of age, so together they delete
+/// no more than one of them would. A read that has begun goes on in the deleted file, which the file
+/// system keeps until it is closed; over NFS the reader's next request fails. Either way a block that
+/// was deleted is a miss, and every block that is read is verified.
 pub(crate) async fn sweep(shared: &Shared) {
     let (Some(capacity), ObjectUrl::Directory(_)) =
         (shared.settings.capacity_bytes, &shared.settings.url)
@@ -34,7 +39,12 @@ pub(crate) async fn sweep(shared: &Shared) {
         return;
     };
     let store = &shared.edges.store;
-    let listed = store.list(shared.paths.root()).try_filter_map(async |meta| {
+    // What another agent deletes meanwhile is left out.
+    let listed = store.list(shared.paths.root()).filter(|meta| {
+        let is_gone = matches!(meta, Err(object_store::Error::NotFound { .. }));
+        std::future::ready(!is_gone)
+    });
+    let listed = listed.try_filter_map(async |meta| {
         Ok(shared.paths.kind(&meta.location).map(|kind| Listed {
             path: meta.location,
             kind,
@@ -44,12 +54,15 @@ pub(crate) async fn sweep(shared: &Shared) {
     });
     let listed: Vec<Listed> = match listed.try_collect().await {
         Ok(listed) => listed,
-        // A file that another agent deletes meanwhile ends the list: the next sweep has another.
-        Err(error) => return tracing::debug!(%error, "the directory could not be listed"),
+        Err(error) => return tracing::warn!(%error, "kv-object: the directory cannot be listed"),
     };
     for doomed in plan(listed, capacity, unix_ms() as i64) {
-        if let Err(error) = store.delete(&doomed.path).await {
-            tracing::debug!(%error, "an object could not be deleted");
+        match store.delete(&doomed.path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => {
+                tracing::warn!(%error, "kv-object: the directory cannot be kept within its room");
+                return;
+            }
         }
         if let ObjectKind::Extent { fingerprint, id } = doomed.kind {
             Counters::add(&shared.counters.extents_deleted, 1);

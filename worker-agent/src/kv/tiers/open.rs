@@ -1,7 +1,7 @@
 //! Opens the cache that settings describe.
 
 use super::TierDesk;
-use crate::config::{KvDiskSettings, KvTierSettings};
+use crate::config::{KvDiskSettings, KvObjectSettings, KvTierSettings};
 use crate::kv::peers::KvPeers;
 use anyhow::Context;
 use stator_kv::BlockForm;
@@ -80,8 +80,8 @@ pub(crate) fn open(
     }
     // Another agent's host memory is nearer than an object store.
     tiers.extend(room.peers.iter().map(|peers| peers.tier(&room.metrics)));
-    if let Some(url) = &settings.object {
-        tiers.push(object_tier(url, settings, room.object_key)?);
+    if let Some(object) = &settings.object {
+        tiers.push(object_tier(form, object, settings, room.object_key)?);
     }
     let CacheRoom { events, metrics, pins, peers, desk, .. } = room;
     let settings = CacheSettings {
@@ -103,7 +103,7 @@ pub(crate) fn open(
 /// Blocks of this form that tiers hold at most, all together.
 pub(crate) fn blocks_max(form: BlockForm, settings: &KvTierSettings) -> usize {
     let disk = settings.disk.as_ref().map_or(0, |disk| disk.bytes / form.block_bytes.max(1) as u64);
-    let object = if settings.object.is_some() { OBJECT_BLOCKS } else { 0 };
+    let object = settings.object.as_ref().map_or(0, |object| object_blocks(form, object));
     slots(form, settings.host_bytes) as usize + disk as usize + object
 }
 
@@ -136,17 +136,29 @@ fn disk_tier(
     CacheTier { name: "disk", settings: limits, open }
 }
 
+/// Blocks of this form that an agent knows in an object store at most.
+fn object_blocks(form: BlockForm, object: &KvObjectSettings) -> usize {
+    let room = object.bytes.map(|bytes| bytes / form.block_bytes.max(1) as u64);
+    room.map_or(OBJECT_BLOCKS, |blocks| OBJECT_BLOCKS.min(blocks as usize))
+}
+
 fn object_tier(
-    url: &str,
+    form: BlockForm,
+    object: &KvObjectSettings,
     settings: &KvTierSettings,
     key: Option<[u8; 32]>,
 ) -> anyhow::Result<CacheTier> {
-    let url = url.parse().context("kv-object")?;
-    let cipher_key = settings.key.as_ref().map(|key| key.key.clone());
-    let settings =
-        ObjectSettings { key, cipher_key, ..ObjectSettings::new(url, Handle::current()) };
+    let url = object.url.parse().context("kv-object")?;
+    let admission = TierAdmission::Measured { blocks: object_blocks(form, object) };
+    let limits = TierSettings { admission, ..TierSettings::new(Medium::Remote) };
+    let settings = ObjectSettings {
+        key,
+        cipher_key: settings.key.as_ref().map(|key| key.key.clone()),
+        capacity_bytes: object.bytes,
+        ..ObjectSettings::new(url, Handle::current())
+    };
     let open: TierOpener = Box::new(move |TierPlace { form, arena, report }| {
         Ok(Arc::new(ObjectTier::open(settings, form, arena, report)?) as Arc<dyn Tier>)
     });
-    Ok(CacheTier { name: "object", settings: TierSettings::new(Medium::Remote), open })
+    Ok(CacheTier { name: "object", settings: limits, open })
 }

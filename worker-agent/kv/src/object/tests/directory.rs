@@ -198,6 +198,35 @@ async fn a_full_directory_loses_its_oldest_extents() {
 }
 
 #[tokio::test]
+async fn agents_that_sweep_one_directory_disturb_no_read_and_leave_what_is_new() {
+    const ROUNDS: u32 = 12;
+    let directory = TempDir::new().unwrap();
+    let open = || {
+        Bench::open(ObjectSettings { capacity_bytes: Some(100_000), ..in_directory(&directory) })
+    };
+    let (mut writer, mut reader) = (open(), open());
+    for round in 0..ROUNDS {
+        let new = round * 8..round * 8 + 8;
+        writer.ask_writes(new.clone());
+        // The reader wrote these a round ago, and reads them while the writer sweeps.
+        let before = round.saturating_sub(1) * 8;
+        let ends = reader.read(before..before + 8).await;
+        let is_harmless =
+            |end: &Result<(), TierError>| matches!(end, Ok(()) | Err(TierError::Missing));
+        assert!(ends.iter().all(is_harmless), "{ends:?}");
+        assert_eq!(writer.write_ends(new).await, [Ok(()); 8]);
+        std::mem::swap(&mut writer, &mut reader);
+    }
+    assert_eq!(writer.read(0..8).await, [Err(TierError::Missing); 8]);
+    let last = (ROUNDS - 1) * 8;
+    assert_eq!(reader.read(last..last + 8).await, [Ok(()); 8]);
+    for agent in [writer, reader] {
+        assert_eq!(agent.tier.counts().outages, 0);
+        agent.tier.close().await;
+    }
+}
+
+#[tokio::test]
 async fn what_is_cleared_is_gone_for_all_also_after_a_restart() {
     use crate::tier::Tier;
     let directory = TempDir::new().unwrap();
