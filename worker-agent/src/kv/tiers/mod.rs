@@ -163,5 +163,7 @@ impl WorkerTiers {
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+mod fault_tests;
 #[cfg(test)]
 mod tests;

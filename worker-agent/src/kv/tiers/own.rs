@@ -69,7 +69,7 @@ impl TierOrder {
 
 /// The form of blocks for the cache. The engine's fingerprint covers the revision of its arithmetic:
 /// a release that changes neither arithmetic nor layout goes on with the blocks of the one before.
-fn block_form(form: KvForm) -> BlockForm {
+pub(super) fn block_form(form: KvForm) -> BlockForm {
     let mut hasher = blake3::Hasher::new_derive_key(FORM_CONTEXT);
     hasher.update(&form.fingerprint.to_le_bytes());
     BlockForm { fingerprint: *hasher.finalize().as_bytes(), block_bytes: form.block_bytes }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An engine for the model in this repository, with a driver's side that steps it.
-struct TieredWorker {
+pub(super) struct TieredWorker {
     engine: CpuEngine,
     tiers: Option<WorkerTiers>,
 }
@@ -70,6 +70,14 @@ fn counted_workers(
 
 /// A worker that exchanges KV with those of the same secret, and where it lends its own.
 async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
+    exchanging_worker_with(engine(), secret).await
+}
+
+/// As [`exchanging_worker`], with this engine.
+pub(super) async fn exchanging_worker_with(
+    engine: CpuEngine,
+    secret: &[u8],
+) -> (TieredWorker, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let lending = KvLending::new(listener, None).unwrap();
@@ -81,13 +89,13 @@ async fn exchanging_worker(secret: &[u8]) -> (TieredWorker, String) {
         peers: Some(peers),
         desk: TierDesk::default(),
     };
-    let (mut engines, mut tiers) = order.connect(vec![engine()], &options()).unwrap();
+    let (mut engines, mut tiers) = order.connect(vec![engine], &options()).unwrap();
     (TieredWorker { engine: engines.remove(0), tiers: tiers.pop() }, address)
 }
 
 impl TieredWorker {
     /// The greedy answer to a prompt, and how many of its tokens were cached.
-    async fn answer(&mut self, tokens: &[u32]) -> (Vec<u32>, u32) {
+    pub(super) async fn answer(&mut self, tokens: &[u32]) -> (Vec<u32>, u32) {
         self.answer_near(tokens, &[]).await
     }
 
