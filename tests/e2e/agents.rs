@@ -65,24 +65,31 @@ impl Agent {
         Self::start_as(bed, home, who, (&args, ranks))
     }
 
+    /// For whole requests, with these flags and further variables in its environment.
+    pub(crate) fn start_in(
+        bed: &Bed,
+        home: &Path,
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Process {
+        let role = Role::Aggregated;
+        let engine = bed.engine().flags(role, 1);
+        let flags = flags.iter().copied().chain(["--"]);
+        let flags: Vec<_> = flags.chain(engine.iter().map(String::as_str)).collect();
+        let args = arguments(bed, home, (role.name(), role), &flags);
+        let environment = [&bed.engine().environment(1), variables].concat();
+        Process::start_with(&as_strs(&args), &environment)
+    }
+
     /// With these flags of its own, and behind two dashes of its engine's, of so many ranks.
     pub(crate) fn start_as(
         bed: &Bed,
         home: &Path,
-        (id, role): (&str, Role),
+        who: (&str, Role),
         (flags, ranks): (&[&str], u16),
     ) -> Process {
-        let kind = bed.engine();
-        let dir = format!("--discovery-dir={}", home.display());
-        let engine = format!("--engine={}", kind.name());
-        let program = format!("--engine-program={}", bed.program().display());
-        let model = format!("--model={}", bed.model().display());
-        let (id, name) = (format!("--agent-id={id}"), format!("--model-name={MODEL}"));
-        let role = format!("--role={}", role.name());
-        let mut args = vec!["agent", &engine, &program, &model, &name, &dir, &id, &role];
-        args.extend(PLANES);
-        args.extend(flags);
-        Process::start_with(&args, &kind.environment(ranks))
+        let args = arguments(bed, home, who, flags);
+        Process::start_with(&as_strs(&args), &bed.engine().environment(ranks))
     }
 
     /// Waits until the engine that it starts serves.
@@ -251,6 +258,26 @@ pub(crate) async fn is_gone(process: u32) {
         }
     })
     .await;
+}
+
+/// The command line of an agent that starts an engine, with these flags behind its own.
+fn arguments(bed: &Bed, home: &Path, (id, role): (&str, Role), flags: &[&str]) -> Vec<String> {
+    let kind = bed.engine();
+    let own = [
+        "agent".to_owned(),
+        format!("--engine={}", kind.name()),
+        format!("--engine-program={}", bed.program().display()),
+        format!("--model={}", bed.model().display()),
+        format!("--model-name={MODEL}"),
+        format!("--discovery-dir={}", home.display()),
+        format!("--agent-id={id}"),
+        format!("--role={}", role.name()),
+    ];
+    own.into_iter().chain(PLANES.iter().chain(flags).map(|&flag| flag.to_owned())).collect()
+}
+
+fn as_strs(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
 }
 
 /// Where `http://host:port`, or what is behind `http://`, leads.

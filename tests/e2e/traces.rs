@@ -26,19 +26,19 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CLIENT: &str = "b7ad6b7169203331";
 
 /// The environment of processes whose spans are collected.
-struct Environment {
+pub(crate) struct Environment {
     collector: String,
 }
 
 impl Environment {
-    fn variables(&self) -> [(&str, &str); 2] {
+    pub(crate) fn variables(&self) -> [(&str, &str); 2] {
         [("OTEL_EXPORTER_OTLP_ENDPOINT", &self.collector), ("OTEL_BSP_SCHEDULE_DELAY", "50")]
     }
 }
 
 /// Spans that arrived, of all processes.
 #[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<Span>>>);
+pub(crate) struct Collector(Arc<Mutex<Vec<Span>>>);
 
 #[tonic::async_trait]
 impl service::TraceService for Collector {
@@ -56,7 +56,7 @@ impl service::TraceService for Collector {
 
 impl Collector {
     /// Serves on a free port, and returns the environment that has a process send spans here.
-    async fn serve(&self) -> Environment {
+    pub(crate) async fn serve(&self) -> Environment {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = format!("http://{}", listener.local_addr().unwrap());
         let service = service::TraceServiceServer::new(self.clone());
@@ -100,7 +100,7 @@ impl Collector {
     }
 
     /// Numbers of an event, by name, once a span has it.
-    async fn numbers(&self, event: &str) -> BTreeMap<String, f64> {
+    pub(crate) async fn numbers(&self, event: &str) -> BTreeMap<String, f64> {
         let find = || {
             let spans = self.0.lock().expect("nobody panicked");
             let mut events = spans.iter().flat_map(|span| &span.events);

@@ -3,6 +3,7 @@
 use crate::agents::{Agent, PLANES, answer, completed, completion, completion_by, hashes, tokens};
 use crate::kv_peers::ask_near;
 use crate::lifecycle::gauge;
+use crate::traces::Collector;
 use serde_json::json;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -31,10 +32,11 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
     // Slots for 488 blocks, of which the engine itself has room for 256.
-    let role = ("aggregated", Role::Aggregated);
     let disk = format!("--kv-disk-dir={}", home.path().join("disk").display());
-    let flags = (&["--kv-host-gb=0.008", "--kv-disk-gb=0.2", &disk][..], 1);
-    let start = || Agent::start_with(&bed, home.path(), role, flags);
+    let flags = ["--kv-host-gb=0.008", "--kv-disk-gb=0.2", &disk];
+    let collector = Collector::default();
+    let collected = collector.serve().await;
+    let start = || Agent::start_in(&bed, home.path(), &flags, &collected.variables());
     let mut agent = Agent::ready(Engine::Vllm, start()).await;
 
     prompts_and_answers_come_back_when_the_engine_forgot_them(&agent).await;
@@ -51,6 +53,10 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     let asked = (&*prompt, ANSWER);
     let (again, _) = the_disk_is_read_while_the_engine_computes(&mut agent, asked).await;
     assert_eq!(again, expected);
+    let told = collector.numbers("kv tiers").await;
+    let blocks = (LONG / BLOCK_SIZE) as f64;
+    assert_eq!(told["kv.host_blocks"] + told["kv.lower_blocks"], blocks, "{told:?}");
+    assert!(told["kv.bytes"] >= blocks && told["kv.asked_blocks"] >= blocks, "{told:?}");
     finds_again(&agent.engine, &prompt, &expected).await;
 }
 

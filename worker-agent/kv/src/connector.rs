@@ -6,6 +6,7 @@
 //! - `serve`: a connection from HELLO to its end. - `session`: what a scheduler wants of the cache.
 //! - `filler`: checksums of what it filled, and new grants. - `outbox`: answers, in order.
 //! - `words`: tokens of blocks, by which routers name them. - `presence`: who can load what is held.
+//! - `uses`: what requests got, for their traces.
 //! - `form`: KV that no agent can keep. - `copier`, `counted`, `device`: copies from and to devices that
 //!   the agent does for workers.
 //! - `quarantine`: what lost engines may still touch. - `socket`: the system's part.
@@ -42,6 +43,7 @@ mod shared;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod uses;
 pub mod wire;
 #[cfg(target_os = "linux")]
 mod words;
@@ -56,3 +58,4 @@ pub use settings::{
     AskHint, CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, HintTaker,
     KeyBook, SchedulerReport,
 };
+pub use uses::{AskUse, UseTaker};

@@ -23,8 +23,8 @@ use noted_pages::NotedPages;
 use stator_kv::Block;
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
-use stator_kv::connector::AskHint;
 use stator_kv::connector::wire::{EngineHint, EngineKey, NamedHolder};
+use stator_kv::connector::{AskHint, AskUse};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
@@ -170,10 +170,20 @@ impl KvPeers {
         costs
     }
 
-    /// Keeps the holders of a prompt whose blocks an engine in another process names later; returns
-    /// the number to tell it.
+    /// Keeps the holders of a prompt whose blocks an engine in another process names later, if there
+    /// are any; returns the number to tell it.
     pub(crate) fn note(&self, holders: &[KvHolder]) -> u64 {
         self.noted.note(holders.into())
+    }
+
+    /// Notes what an engine in another process got so far for the prompt of a note.
+    pub(crate) fn note_use(&self, number: u64, used: AskUse) {
+        self.noted.note_use(number, used);
+    }
+
+    /// Blocks that the engine got so far for the prompt of a note.
+    pub(crate) fn used(&self, number: u64) -> Option<AskUse> {
+        self.noted.used(number)
     }
 
     /// Keeps the holders of a prompt whose pages an SGLang asks for later.

@@ -8,6 +8,7 @@ use super::trace::TracedRequest;
 use crate::kv::pages::prompt_keys;
 use crate::kv::peers::KvPeers;
 use crate::kv::prompt_pins::PromptPins;
+use crate::kv::tiers::TierUse;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::prefill::agents::PrefillAgents;
 use crate::request_plane::metadata::RequestMetadata;
@@ -88,7 +89,7 @@ impl Rank {
         let first_choice = request.first_choice;
         let traced = TracedRequest::begin("worker.generate", &request, &metadata);
         let left = AtomicU32::new(request.choices);
-        let kv_hint = self.note_holders(&request, &metadata);
+        let kv_hint = self.note(&request, &metadata, &traced);
         let pinned_tokens = AtomicU32::new(self.pin(&request, &metadata).unwrap_or(NOT_ASKED));
         let outbox = &*outbox;
         let job = Job {
@@ -100,6 +101,7 @@ impl Rank {
             outbox,
             left,
             kv_hint,
+            has_begun: AtomicBool::new(false),
             pinned_tokens,
         };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
@@ -120,11 +122,18 @@ impl Rank {
         drop(ticket);
     }
 
-    /// Notes for the tiers who holds KV of a prompt: the engine names its blocks by itself, and later.
-    /// Returns the number that is to come with them, if the engine passes one on.
-    fn note_holders(&self, request: &Request, metadata: &RequestMetadata) -> Option<u64> {
+    /// Notes for the tiers who holds KV of a prompt, and that its trace is to tell what they give: the
+    /// engine names its blocks by itself, and later. Returns the number that is to come with them, if
+    /// the engine passes one on.
+    fn note(
+        &self,
+        request: &Request,
+        metadata: &RequestMetadata,
+        traced: &TracedRequest,
+    ) -> Option<u64> {
         let holders = &metadata.kv_holders;
-        let peers = self.peers.as_ref().filter(|_| !holders.is_empty())?;
+        let is_of_use = !holders.is_empty() || traced.is_sampled();
+        let peers = self.peers.as_ref().filter(|_| is_of_use)?;
         let Some(page_tokens) = self.page_tokens else { return Some(peers.note(holders)) };
         // SGLang draws a part of an adapter's keys by lot.
         if metadata.lora.is_none() {
@@ -132,6 +141,11 @@ impl Rank {
             peers.note_pages(&prompt_keys(request.tokens.as_slice(), salt, page_tokens), holders);
         }
         None
+    }
+
+    /// Blocks that the engine got from the tiers for a prompt, if that is known.
+    fn used(&self, kv_hint: Option<u64>) -> Option<TierUse> {
+        Some(self.peers.as_ref()?.used(kv_hint?)?.into())
     }
 
     /// Has the tiers read what there is of a prompt, while its request is on its way to the engine.
@@ -182,9 +196,10 @@ impl Rank {
             request.first_choice,
             &[],
         );
-        let kv_hint = self.note_holders(request, metadata);
+        let kv_hint = self.note(request, metadata, &traced);
         self.pin(request, metadata);
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), kv_hint, ..ask });
+        traced.enter("prefill");
         let mut answer = asked.await.map_err(failure)?;
         let mut prefilled = PrefillResult { handover: None, cached_tokens: 0, first: None };
         while let Some(mut delta) = answer.next().await.map_err(failure)? {
@@ -193,6 +208,7 @@ impl Rank {
             prefilled.handover = delta.handover.take().or(prefilled.handover);
             prefilled.first = Some(delta).filter(|delta| !delta.tokens.is_empty());
         }
+        traced.tell_tiers(self.used(kv_hint));
         self.metrics.prompt_tokens.inc_by(request.tokens.len() as u64);
         self.metrics.cached_tokens.inc_by(prefilled.cached_tokens.into());
         Ok(prefilled)
@@ -211,6 +227,8 @@ pub(super) struct Job<'a> {
     left: AtomicU32,
     /// Number by which the tiers know who holds KV of its prompt.
     kv_hint: Option<u64>,
+    /// Whether a choice has a token.
+    has_begun: AtomicBool,
     /// Tokens of the prompt that its client has pinned, until an output has reported them.
     pinned_tokens: AtomicU32,
 }
@@ -235,6 +253,10 @@ impl Job<'_> {
             },
         };
         let AnswerStart { mut answer, first, mut entry } = begun;
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            self.traced.enter("decode");
+            self.traced.tell_tiers(self.rank.used(self.kv_hint));
+        }
         let mut delta = Some(first);
         while let Some(mut some) = delta {
             entry.tokens(some.tokens.len());

@@ -10,7 +10,9 @@ use anyhow::Context;
 use stator_cuda::{CudaDevices, EngineCopier};
 use stator_dialect::Kind;
 use stator_kv::BlockForm;
-use stator_kv::connector::{ConnectorServer, ConnectorSettings, CountedCopier, HintTaker};
+use stator_kv::connector::{
+    ConnectorServer, ConnectorSettings, CountedCopier, HintTaker, UseTaker,
+};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::shims;
 use stator_runtime::metrics::Metrics;
@@ -69,7 +71,7 @@ impl TierService {
         let pages = (settings.kind == Kind::Sglang).then(Arc::<PageBook>::default);
         let (noted, told) = (board.clone(), desk.clone());
         let book = pages.clone();
-        let hinted = peers.clone();
+        let (hints, uses) = listeners(peers.clone());
         let copier = Arc::new(EngineCopier::new(CudaDevices));
         let copier = CountedCopier::new(copier, kv_metrics.clone());
         let open = move |form: BlockForm| {
@@ -87,14 +89,10 @@ impl TierService {
             Ok(cache)
         };
         let watched = board.clone();
-        let hints: Arc<HintTaker> = Arc::new(move |hint, blocks| {
-            if let Some(peers) = &hinted {
-                peers.hint_for_engine(hint, blocks);
-            }
-        });
         let mut connector = ConnectorSettings {
             watch: Arc::new(move |change| watched.engine_changed(change)),
             hints,
+            uses,
             copier: Some(Arc::new(copier)),
             ..ConnectorSettings::new(socket.clone(), Box::new(open))
         };
@@ -144,6 +142,14 @@ impl TierService {
     pub(super) fn rank(&self, block_size: u32) -> Arc<RankBoard> {
         self.board.rank(block_size)
     }
+}
+
+/// Listeners for the hints of engines' requests, and for what the requests got.
+fn listeners(peers: Option<Arc<KvPeers>>) -> (Arc<HintTaker>, Arc<UseTaker>) {
+    let Some(hinted) = peers else { return (Arc::new(|_, _| {}), Arc::new(|_, _| {})) };
+    let noting = hinted.clone();
+    let hints: Arc<HintTaker> = Arc::new(move |hint, blocks| hinted.hint_for_engine(hint, blocks));
+    (hints, Arc::new(move |number, used| noting.note_use(number, used)))
 }
 
 /// Writes what engines load into the folder, which is made for this user alone where it is missing.

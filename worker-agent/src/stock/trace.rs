@@ -1,5 +1,6 @@
 //! Spans of requests on stock engines, and the trace context sent to engines.
 
+use crate::kv::tiers::TierUse;
 use crate::request_plane::metadata::RequestMetadata;
 use crate::request_plane::trace;
 use stator_dialect::Trace;
@@ -23,6 +24,23 @@ impl TracedRequest {
         let parent = parent_from(traceparent, state.map(String::as_str));
         let given = parent.map(|_| Trace { parent: traceparent.clone(), state: state.cloned() });
         Self { stages: trace::request(name, request, metadata), given }
+    }
+
+    /// Whether anybody gets the span.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.stages.is_sampled()
+    }
+
+    /// Begins a stage.
+    pub(super) fn enter(&self, stage: &'static str) {
+        self.stages.enter(stage);
+    }
+
+    /// Tells in the stage what the request got from the tiers, if that is known.
+    pub(super) fn tell_tiers(&self, used: Option<TierUse>) {
+        if let Some(used) = used {
+            self.stages.event("kv tiers", used.attributes());
+        }
     }
 
     /// The trace context for an engine: the span here where traces are kept, else what came.

@@ -9,6 +9,7 @@ use super::session::{EngineView, SchedulerSession, ShimFault};
 use super::settings::SchedulerReport;
 use super::shared::{ConnectorState, EngineLink, Refused};
 use super::socket::{EngineProcess, Received, wait};
+use super::uses::AskUses;
 use super::wire::{
     AgentMessage, AskProgress, DeviceExport, Hello, MESSAGE_BYTES_MAX, PROTOCOL, RefusalCode,
     ShimMessage, ShimPulse, ShimRole, Welcome,
@@ -324,9 +325,14 @@ fn session(
     cache: &Arc<TieredCache>,
 ) -> io::Result<SchedulerSession> {
     let outbox = Arc::clone(&link.outbox);
+    let taker = Arc::clone(&shared.settings.uses);
+    let uses = Arc::new(AskUses::new(taker, cache.form().block_bytes));
+    let used = Arc::clone(&uses);
     let client = cache.connect(Arc::new(move |progress: crate::cache::Progress| {
         let request = progress.request.0;
         let (pending, slots) = (progress.pending as u32, progress.slots);
+        // Before the engine hears of it, whose first token ends the counting.
+        used.ready(request, slots.len());
         outbox.ready(AskProgress { request, pending, slots });
     }));
     let client = Arc::new(client);
@@ -342,6 +348,7 @@ fn session(
         presence: Presence::begin(Arc::clone(&shared.settings.watch), hello.block_tokens),
         told: ToldWords::default(),
         hints: Arc::clone(&shared.settings.hints),
+        uses,
         slots: cache.arena().slots(),
         engine: EngineView::new(hello),
     })

@@ -5,6 +5,7 @@ use super::names::KeyNames;
 use super::outbox::EngineOutbox;
 use super::presence::Presence;
 use super::settings::{AskHint, HintTaker};
+use super::uses::AskUses;
 use super::wire::{
     AgentMessage, AskFrame, AskProgress, EngineHint, EngineKey, FilledSlot, Hello, ShimMessage,
     ShimPulse, TokensFrame,
@@ -50,6 +51,7 @@ pub(super) struct SchedulerSession {
     /// Tokens of blocks that are to be filled.
     pub(super) told: ToldWords,
     pub(super) hints: Arc<HintTaker>,
+    pub(super) uses: Arc<AskUses>,
     /// Slots of the arena.
     pub(super) slots: u32,
     pub(super) engine: EngineView,
@@ -123,6 +125,7 @@ impl SchedulerSession {
             ShimMessage::End { request } => {
                 if self.engine.open.remove(&request) {
                     self.client.end(RequestId(request));
+                    self.uses.end(request);
                     self.filler.top_up();
                 }
             }
@@ -183,6 +186,7 @@ impl SchedulerSession {
         self.outbox.asking(request);
         self.hint(request, first_key, &names);
         let found = self.client.ask(RequestId(request), &names, pace);
+        self.uses.found(request, found.ready.len());
         let pending = found.pending as u32;
         self.outbox.found(&AskProgress { pending, slots: found.ready, ..nothing });
         Ok(())
@@ -201,6 +205,9 @@ impl SchedulerSession {
     /// Passes on the hint of a request, or what may be one.
     fn hint(&mut self, request: u64, first_key: Option<EngineKey>, names: &[BlockName]) {
         let given = self.engine.hinted.take_if(|(of, _)| *of == request);
+        if let Some((_, EngineHint::Noted(number))) = &given {
+            self.uses.begin(request, *number, names.len());
+        }
         let given = given.map(|(_, hint)| AskHint::Given(hint));
         let Some(hint) = given.or(first_key.map(AskHint::FirstKey)) else { return };
         let block = |(depth, name): (u32, &BlockName)| Block {

@@ -1,6 +1,7 @@
 //! Settings of the server that engines connect to, and its report.
 
 use super::copier::DeviceCopier;
+use super::uses::UseTaker;
 use super::wire::{EngineHint, EngineKey, ShimPulse};
 use crate::cache::TieredCache;
 use crate::{Block, BlockForm};
@@ -78,6 +79,8 @@ pub struct ConnectorSettings {
     pub watch: Arc<EngineWatch>,
     /// Hears of hints.
     pub hints: Arc<HintTaker>,
+    /// Hears what requests with numbers got.
+    pub uses: Arc<UseTaker>,
     /// Knows hashes of blocks.
     pub keys: Arc<dyn KeyBook>,
     /// Opens the cache at the first HELLO, which says the form.
@@ -95,9 +98,9 @@ impl ConnectorSettings {
     /// Settings with the usual bounds, and listeners that do nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
         let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| ()));
-        let (keys, copier) = (Arc::new(NoKeys), None);
+        let (uses, keys, copier) = (Arc::new(|_, _| ()), Arc::new(NoKeys), None);
         let (connections_max, credit_max) = (64, 1024);
-        Self { socket, watch, hints, keys, open, copier, connections_max, credit_max }
+        Self { socket, watch, hints, uses, keys, open, copier, connections_max, credit_max }
     }
 }
 

@@ -64,7 +64,7 @@
 //!
 //! - HINT: comes before the ASK of its request, if the engine was given a hint with the request
 //!   (`stator_hint` of `kv_transfer_params`): the agent knows by this number where else blocks of
-//!   the request may be.
+//!   the request may be, and whose trace is to tell what it gets.
 //! - HOLDERS: instead of HINT, where the engine was given addresses of other agents (`stator_holders`
 //!   of `kv_transfer_params`), each with the number of the request's leading blocks that it lends.
 //! - ASK: keys of a request from its first block on. `total` is the number of keys of the request,

@@ -21,6 +21,7 @@ pub(crate) use link::EngineTiers;
 pub(crate) use news::TierNews;
 pub(crate) use open::{CacheRoom, open as open_cache, register};
 pub(crate) use own::TierOrder;
+pub(crate) use tier_use::TierUse;
 
 use super::peers::{KvHolder, KvPeers};
 use crate::worker::guarded::GuardedEngine;
@@ -37,7 +38,7 @@ use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::TierCosts;
 use std::sync::Arc;
 use std::time::Duration;
-use tier_use::{TierUse, TierUses};
+use tier_use::TierUses;
 
 /// Time between two looks of an idle driver at the searches of its requests.
 const LOOK: Duration = Duration::from_secs(1);

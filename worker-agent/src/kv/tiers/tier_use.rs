@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_engine::RequestKey;
+use stator_kv::connector::AskUse;
 use stator_runtime::trace::KeyValue;
 use std::time::Duration;
 
@@ -37,6 +38,14 @@ impl TierUse {
             count("kv.bytes", bytes),
             KeyValue::new("kv.wait_ms", waited.as_secs_f64() * 1000.0),
         ]
+    }
+}
+
+impl From<AskUse> for TierUse {
+    /// The use by a request of an engine in another process.
+    fn from(used: AskUse) -> Self {
+        let AskUse { asked, host, ready, bytes, waited } = used;
+        Self { asked, host, loaded: ready, bytes, waited }
     }
 }
 

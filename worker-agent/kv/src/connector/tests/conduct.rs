@@ -92,6 +92,27 @@ fn a_hint_is_passed_on_with_the_blocks_of_its_request_alone() {
     assert_eq!(*agent.hinted.lock(), [first, (AskHint::FirstKey(key(1)), 2), last]);
 }
 
+#[test]
+fn a_request_with_a_number_is_told_what_it_got_from_where() {
+    let agent = Agent::new(8);
+    let mut shim = agent.shim("a");
+    shim.store(&[1, 2]);
+    agent.tier.has(3);
+    let request = shim.next_request();
+    shim.wire.send(&ShimMessage::Hint { request, hint: EngineHint::Noted(70) });
+    let found = shim.ask(&[1, 2, 3, 4]);
+    assert_eq!((found.slots.len(), found.pending), (2, 1));
+    let used = || agent.used.lock().get(&70).map(|of| (of.asked, of.host, of.ready));
+    // It is told before the engine is.
+    assert_eq!(used(), Some((4, 2, 2)));
+    agent.tier.end_reads(agent.cache.arena(), 1, Ok(9));
+    assert_eq!(shim.ready().slots.len(), 1);
+    assert_eq!(used(), Some((4, 2, 3)));
+    // Nobody asked for the others' numbers.
+    shim.ask(&[1]);
+    assert_eq!(agent.used.lock().len(), 1);
+}
+
 /// Whether a scheduler that sends this is disconnected.
 fn is_disconnected(messages: &[ShimMessage]) -> bool {
     let agent = Agent::new(8);

@@ -3,7 +3,7 @@
 use super::super::copier::DeviceCopier;
 use super::super::names::KeyNames;
 use super::super::wire::*;
-use super::super::{AskHint, ConnectorServer, ConnectorSettings, EngineChange, KeyBook};
+use super::super::{AskHint, AskUse, ConnectorServer, ConnectorSettings, EngineChange, KeyBook};
 use crate::arena::Arena;
 use crate::cache::{CacheSettings, CacheTier, TierReporter, TieredCache};
 use crate::store::TierSettings;
@@ -54,6 +54,8 @@ pub(super) struct Agent {
     pub(super) book: Arc<Book>,
     /// Hints that were passed on, each with the number of blocks.
     pub(super) hinted: Arc<Mutex<Vec<(AskHint, usize)>>>,
+    /// Last uses of the tiers by requests with numbers.
+    pub(super) used: Arc<Mutex<BTreeMap<u64, AskUse>>>,
     /// What copies for workers, from the next start on.
     pub(super) copier: Option<Arc<dyn DeviceCopier>>,
 }
@@ -112,8 +114,8 @@ impl Agent {
         });
         let cache = TieredCache::open(FORM, settings).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let (server, book, hinted, copier) = Default::default();
-        let mut agent = Self { folder, tier, cache, heard, server, book, hinted, copier };
+        let (server, book, hinted, used, copier) = Default::default();
+        let mut agent = Self { folder, tier, cache, heard, server, book, hinted, used, copier };
         agent.start();
         agent
     }
@@ -126,7 +128,7 @@ impl Agent {
             BLOCK_BYTES => Ok(Arc::clone(&cache)),
             bytes => Err(format!("no room for blocks of {bytes} bytes")),
         };
-        let hinted = Arc::clone(&self.hinted);
+        let (hinted, used) = (Arc::clone(&self.hinted), Arc::clone(&self.used));
         let settings = ConnectorSettings {
             connections_max: 8,
             copier: self.copier.clone(),
@@ -135,6 +137,7 @@ impl Agent {
                 Arc::new(move |change| heard.lock().engines.push(change))
             },
             hints: Arc::new(move |hint, blocks| hinted.lock().push((hint, blocks.len()))),
+            uses: Arc::new(move |number, of| used.lock().extend([(number, of)])),
             keys: self.book.clone(),
             ..ConnectorSettings::new(self.socket(), Box::new(open))
         };
@@ -208,6 +211,11 @@ impl Shim {
         let arena = Arena::open(file.try_clone().unwrap(), welcome.slots, hello.row_bytes as usize);
         let (arena, granted) = (arena.unwrap(), VecDeque::new());
         Self { wire, welcome, file, arena, granted, request: 0 }
+    }
+
+    /// Number of the next request that it asks for.
+    pub(super) fn next_request(&self) -> u64 {
+        self.request + 1
     }
 
     /// The next message but GRANT and DUP, which are taken.
