@@ -9,6 +9,7 @@ pub mod config;
 
 mod availability;
 mod events;
+pub mod fuzz;
 mod identity;
 mod kv;
 mod metrics;

@@ -27,7 +27,9 @@ mod kube_answers;
 mod kv_direct;
 mod kv_disk;
 mod kv_events;
+mod kv_holders;
 mod kv_objects;
+mod kv_tickets;
 mod kv_transfer;
 mod kv_translate;
 mod load_reports;
@@ -75,8 +77,8 @@ macro_rules! targets {
 targets! {
     allow_list arguments body_edit body_scan connector_messages custom_tools dates discovery_records endpoints_file
     engine_answers engine_reports etcd_answers ext_proc_bytes ext_proc_messages forms grammars hand_over http_answers
-    kube_answers kv_direct kv_disk kv_events kv_objects kv_transfer kv_translate load_reports markup metrics_page
-    model_files parsers peer_frames picker_config prompt_bytes prompt_pins queries rates requests responses
+    kube_answers kv_direct kv_disk kv_events kv_holders kv_objects kv_tickets kv_transfer kv_translate load_reports
+    markup metrics_page model_files parsers peer_frames picker_config prompt_bytes prompt_pins queries rates requests responses
     sidecar_bodies sidecar_chunks steering templates thought_seal traces trtllm_events zmtp_frames zmtp_greeting
 }
 
