@@ -2,5 +2,6 @@
 //! means is `stator_api::kserve`'s; how it runs is [`piece`]'s.
 
 pub(crate) mod grpc;
+pub(crate) mod grpc_call;
 pub(crate) mod piece;
 pub(crate) mod route;
