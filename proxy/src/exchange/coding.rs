@@ -2,9 +2,10 @@
 
 use super::Exchange;
 use bytes::{Buf, Bytes, BytesMut};
+use flate2::{Decompress, FlushDecompress, Status};
 use http::{StatusCode, header};
 use stator_api::openai::error::ApiError;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 /// Bytes that are unpacked at a time; other requests have their turn in between.
 const PIECE_BYTES: usize = 64 << 10;
@@ -13,14 +14,15 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// A coding of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BodyCoding {
+pub(crate) enum BodyCoding {
     Gzip,
     Deflate,
     Zstd,
 }
 
 impl BodyCoding {
-    fn of(name: &str) -> Option<Self> {
+    /// The coding of this name, in lower case.
+    pub(crate) fn of(name: &str) -> Option<Self> {
         match name {
             "gzip" | "x-gzip" => Some(Self::Gzip),
             "deflate" => Some(Self::Deflate),
@@ -34,7 +36,7 @@ impl BodyCoding {
         let body = body.reader();
         Ok(match self {
             Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(body)),
-            Self::Deflate => Box::new(flate2::read::ZlibDecoder::new(body)),
+            Self::Deflate => Box::new(ZlibReader::new(body.into_inner())),
             Self::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -42,6 +44,101 @@ impl BodyCoding {
             }
         })
     }
+}
+
+/// A body in `deflate`, which is one zlib stream from its first byte to its last. The reader of `flate2`
+/// takes the beginning of a stream for all of it.
+struct ZlibReader {
+    rest: Bytes,
+    stream: Decompress,
+    has_ended: bool,
+}
+
+impl ZlibReader {
+    fn new(body: Bytes) -> Self {
+        Self { rest: body, stream: Decompress::new(true), has_ended: false }
+    }
+}
+
+impl Read for ZlibReader {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let odd = |kind, why: &str| Err(std::io::Error::new(kind, why));
+        if out.is_empty() {
+            return Ok(0);
+        }
+        while !self.has_ended {
+            let (read, written) = (self.stream.total_in(), self.stream.total_out());
+            let status = self.stream.decompress(&self.rest, out, FlushDecompress::None)?;
+            let read = (self.stream.total_in() - read) as usize;
+            let written = (self.stream.total_out() - written) as usize;
+            self.rest.advance(read);
+            self.has_ended = status == Status::StreamEnd;
+            if written > 0 {
+                return Ok(written);
+            }
+            if read == 0 && !self.has_ended {
+                return odd(ErrorKind::UnexpectedEof, "the stream has no end");
+            }
+        }
+        if !self.rest.is_empty() {
+            return odd(ErrorKind::InvalidData, "bytes follow the end of the stream");
+        }
+        Ok(0)
+    }
+}
+
+/// A body that is unpacked piece by piece, within a limit.
+pub(crate) struct Unpacking {
+    reader: Box<dyn Read + Send>,
+    piece: Vec<u8>,
+    plain: BytesMut,
+    limit: usize,
+}
+
+impl Unpacking {
+    /// Begins with a body whose plain form may have `limit` bytes; pieces have `piece_bytes` at most.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for the coding.
+    pub(crate) fn new(
+        coding: BodyCoding,
+        body: Bytes,
+        limit: usize,
+        piece_bytes: usize,
+    ) -> Result<Self, ApiError> {
+        let reader = coding.reader(body).map_err(|error| faulty(&error))?;
+        Ok(Self { reader, piece: vec![0; piece_bytes], plain: BytesMut::new(), limit })
+    }
+
+    /// Unpacks the next piece; returns its bytes, none at the end. [`Unpacking::keep`] appends it.
+    ///
+    /// # Errors
+    ///
+    /// 400 for bytes that are not in their coding, 413 past the limit.
+    pub(crate) fn next(&mut self) -> Result<usize, ApiError> {
+        let count = self.reader.read(&mut self.piece).map_err(|error| faulty(&error))?;
+        let length = self.plain.len() + count;
+        match length > self.limit {
+            true => Err(ApiError::body_too_large(length, self.limit)),
+            false => Ok(count),
+        }
+    }
+
+    /// Appends the first `count` bytes of the piece.
+    pub(crate) fn keep(&mut self, count: usize) {
+        self.plain.extend_from_slice(&self.piece[..count]);
+    }
+
+    /// The plain body.
+    pub(crate) fn finish(self) -> Bytes {
+        self.plain.freeze()
+    }
+}
+
+fn faulty(error: &std::io::Error) -> ApiError {
+    ApiError::bad_request(format!("the body is not in its content-encoding: {error}"))
+        .with_code("invalid_content_encoding")
 }
 
 impl Exchange {
@@ -83,24 +180,62 @@ impl Exchange {
 
     async fn unpack(&mut self, coding: BodyCoding, body: Bytes) -> Result<Bytes, ApiError> {
         let limit = self.door.limits().body_bytes;
-        let faulty = |error: std::io::Error| {
-            ApiError::bad_request(format!("the body is not in its content-encoding: {error}"))
-                .with_code("invalid_content_encoding")
-        };
-        let mut reader = coding.reader(body).map_err(faulty)?;
-        let (mut plain, mut piece) = (BytesMut::new(), vec![0; PIECE_BYTES]);
+        let mut unpacking = Unpacking::new(coding, body, limit, PIECE_BYTES)?;
         loop {
-            let count = reader.read(&mut piece).map_err(faulty)?;
+            let count = unpacking.next()?;
             if count == 0 {
-                return Ok(plain.freeze());
-            }
-            let length = plain.len() + count;
-            if length > limit {
-                return Err(ApiError::body_too_large(length, limit));
+                return Ok(unpacking.finish());
             }
             self.make_room(count).await?;
-            plain.extend_from_slice(&piece[..count]);
+            unpacking.keep(count);
             tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
+    use std::io::Write;
+
+    /// The plain body, or the status of the refusal.
+    fn unpacked(name: &str, body: &[u8], limit: usize, piece: usize) -> Result<Vec<u8>, u16> {
+        let status = |error: ApiError| error.status.as_u16();
+        let coding = BodyCoding::of(name).expect("a coding");
+        let body = Bytes::copy_from_slice(body);
+        let mut unpacking = Unpacking::new(coding, body, limit, piece).map_err(status)?;
+        loop {
+            match unpacking.next().map_err(status)? {
+                0 => return Ok(unpacking.finish().to_vec()),
+                count => unpacking.keep(count),
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_that_breaks_off_or_goes_on_is_refused_in_every_coding() {
+        let text = b"a body, a body, a body".repeat(50);
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(&text).unwrap();
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+        zlib.write_all(&text).unwrap();
+        let bodies = [
+            ("gzip", gzip.finish().unwrap()),
+            ("deflate", zlib.finish().unwrap()),
+            ("zstd", zstd::encode_all(&*text, 3).unwrap()),
+        ];
+        for (name, packed) in bodies {
+            for piece in [1, 7, PIECE_BYTES] {
+                assert_eq!(unpacked(name, &packed, text.len(), piece), Ok(text.clone()), "{name}");
+            }
+            assert_eq!(unpacked(name, &packed, text.len() - 1, 64), Err(413), "{name}");
+            for end in 1..packed.len() {
+                assert_eq!(unpacked(name, &packed[..end], 1 << 20, 64), Err(400), "{name} {end}");
+            }
+            let longer = [&packed[..], b"x"].concat();
+            assert_eq!(unpacked(name, &longer, 1 << 20, 64), Err(400), "{name}");
         }
     }
 }
