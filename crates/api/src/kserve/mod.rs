@@ -76,6 +76,10 @@ impl InferCall {
         }
         let mut call = Self { body: Vec::new(), streams: false, outputs };
         let (mut text, mut fields, mut echo) = (None, Map::new(), false);
+        if let Some(name) = twice(&tensors) {
+            let message = format!("there is more than one input {name:?}");
+            return Err(ApiError::invalid("inputs", message));
+        }
         for tensor in tensors {
             match &*tensor.name {
                 "text_input" => text = Some(tensor.text()?),
@@ -124,6 +128,13 @@ impl InferCall {
         let finish = piece.finish.map(|reason| (FINISH_REASON, word(reason)));
         [text, finish].into_iter().flatten().filter(|(name, _)| wanted(name)).collect()
     }
+}
+
+/// The name of a tensor that has another one's.
+fn twice<'a>(tensors: &'a [InferTensor<'_>]) -> Option<&'a str> {
+    let mut names: Vec<_> = tensors.iter().map(|tensor| &*tensor.name).collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
 
 /// The members of an object in the words of completions.

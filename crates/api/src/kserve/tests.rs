@@ -62,6 +62,7 @@ fn what_is_wrong_with_a_call_is_named() {
     for (tensors, parameters, param) in [
         (vec![], json!({}), "text_input"),
         (vec![input(), text("image", "b")], json!({}), "inputs"),
+        (vec![input(), text("text_input", "b")], json!({}), "inputs"),
         (vec![input(), flag("return_logprobs", true)], json!({}), "return_logprobs"),
         (vec![input(), text("stream", "true")], json!({}), "stream"),
         (vec![shaped(vec![2])], json!({}), "text_input"),
