@@ -39,7 +39,7 @@ mod vllm;
 pub use connect::connect;
 pub use connector::{Connector, Role};
 pub use options::{ApiKey, Kind, Options, OptionsError};
-pub use replay::{replay, replay_http};
+pub use replay::{replay, replay_http, replay_pooled};
 pub use request::{
     Ask, Delta, Description, EventSource, Fault, Finish, FirstToken, Hand, Manner, Operation,
     Pooling, SharedRequest, TokenLogprobs, Trace,

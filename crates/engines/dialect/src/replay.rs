@@ -2,7 +2,7 @@
 
 use crate::answer::{Assembly, Decoder};
 use crate::http::{self, MAX_ANSWER_BYTES};
-use crate::{Ask, Delta, Fault, Kind, sglang, trtllm, vllm};
+use crate::{Ask, Delta, Fault, Kind, Pooling, sglang, trtllm, vllm};
 
 /// Deltas that the agent would read for `ask` if its stream came in these pieces.
 ///
@@ -19,6 +19,19 @@ pub fn replay<'a>(
         Kind::Sglang => run(sglang::Decode::new(ask), pieces),
         Kind::Trtllm => run(trtllm::Decode::new(ask), pieces),
         Kind::Openai => Err(Fault::Unsupported("it is asked for no tokens".into())),
+    }
+}
+
+/// The vector or classes that the agent would read of an engine's whole answer.
+///
+/// # Errors
+///
+/// The [`Fault`] that the answer is.
+pub fn replay_pooled(kind: Kind, pooling: Pooling, answer: &[u8]) -> Result<Delta, Fault> {
+    match kind {
+        Kind::Vllm => vllm::pooled::decode(answer),
+        Kind::Sglang => sglang::pooled::decode(answer, pooling),
+        Kind::Trtllm | Kind::Openai => Err(Fault::Unsupported("it makes no vectors".into())),
     }
 }
 

@@ -9,7 +9,7 @@ mod describe;
 mod encode;
 mod operate;
 mod pairing;
-mod pooled;
+pub(crate) mod pooled;
 
 use crate::answer::{Streamed, Whole};
 use crate::connector::Names;

@@ -49,16 +49,19 @@ struct Meta {
 /// # Errors
 ///
 /// [`Fault`] for an error with status 200, and for an answer that is not as known.
-pub(super) fn decode(answer: &[u8], pooling: Pooling) -> Result<Delta, Fault> {
+pub(crate) fn decode(answer: &[u8], pooling: Pooling) -> Result<Delta, Fault> {
     let said: EncodeAnswer = serde_json::from_slice(answer)
         .map_err(|error| Fault::Failed(format!("{PATH}: the answer is not as known: {error}")))?;
-    let Some(mut values) = said.embedding else {
+    let Some(values) = said.embedding else {
         return Err(fault_of_request(StatusCode::INTERNAL_SERVER_ERROR, answer));
     };
-    if pooling == Pooling::Classes && values.len() > 1 {
-        softmax(&mut values);
+    // Values are judged as they came: of one that is too small for a number a probability of zero
+    // would be left.
+    let mut whole = whole(values, said.meta_info.cached_tokens)?;
+    if pooling == Pooling::Classes && whole.pooled.len() > 1 {
+        softmax(&mut whole.pooled);
     }
-    whole(values, said.meta_info.cached_tokens)
+    Ok(whole)
 }
 
 fn softmax(values: &mut [f32]) {
@@ -98,5 +101,14 @@ mod tests {
         for wrong in [&b"{}"[..], b"[]", br#"{"embedding": []}"#, br#"{"error": {}}"#] {
             assert!(matches!(decode(wrong, Pooling::Vector), Err(Fault::Failed(_))));
         }
+    }
+
+    #[test]
+    fn a_value_that_is_too_large_or_too_small_is_no_class() {
+        for wrong in [&br#"{"embedding": [1.0, -1e39]}"#[..], br#"{"embedding": [1e39, 1.0]}"#] {
+            assert!(matches!(decode(wrong, Pooling::Classes), Err(Fault::Failed(_))));
+        }
+        let far = decode(br#"{"embedding": [3e38, -3e38]}"#, Pooling::Classes).unwrap();
+        assert_eq!(far.pooled, [1.0, 0.0]);
     }
 }

@@ -18,7 +18,7 @@ mod handover;
 mod kept;
 mod moriio;
 mod operate;
-mod pooled;
+pub(crate) mod pooled;
 mod usual;
 
 use crate::answer::{Streamed, Whole};

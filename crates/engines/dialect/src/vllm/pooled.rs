@@ -55,7 +55,7 @@ struct Details {
 /// # Errors
 ///
 /// [`Fault::Failed`] for one that is not as known.
-pub(super) fn decode(answer: &[u8]) -> Result<Delta, Fault> {
+pub(crate) fn decode(answer: &[u8]) -> Result<Delta, Fault> {
     let unknown = |why: String| Fault::Failed(format!("{PATH}: the answer is not as known: {why}"));
     let answer: PoolingAnswer<'_> =
         serde_json::from_slice(answer).map_err(|error| unknown(error.to_string()))?;
