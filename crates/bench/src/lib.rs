@@ -11,6 +11,7 @@
 
 pub mod args;
 pub mod client;
+pub mod fuzz;
 pub mod histogram;
 pub mod process;
 pub mod profile;

@@ -8,6 +8,9 @@ use thiserror::Error;
 /// Largest data of one event, 1 MiB: an answer in one piece fits many times over.
 pub const EVENT_MAX_BYTES: usize = 1 << 20;
 
+/// Byte order mark of UTF-8.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
 /// An event was larger than [`EVENT_MAX_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("event of more than {EVENT_MAX_BYTES} bytes")]
@@ -24,6 +27,8 @@ pub struct SseParser {
     has_data: bool,
     /// The last byte was a carriage return: a line feed that follows belongs to it.
     after_return: bool,
+    /// Whether the first line has come, before which a byte order mark may stand.
+    has_begun: bool,
 }
 
 impl SseParser {
@@ -64,6 +69,11 @@ impl SseParser {
         rest: &[u8],
         on_event: &mut impl FnMut(&[u8]),
     ) -> Result<(), TooLong> {
+        if line.len() > EVENT_MAX_BYTES {
+            return Err(TooLong);
+        }
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        let line = if has_begun { line } else { line.strip_prefix(BOM).unwrap_or(line) };
         if line.is_empty() {
             if std::mem::take(&mut self.has_data) {
                 on_event(&self.data);
@@ -97,7 +107,6 @@ impl SseParser {
 
 /// The value of a `data` line; `None` for comments and other fields.
 fn data_of(line: &[u8]) -> Option<&[u8]> {
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     match line.strip_prefix(b"data")? {
         [] => Some(&[]),
         [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
@@ -164,6 +173,19 @@ mod tests {
     #[test]
     fn empty_data_is_an_event() {
         check("data:\n\n\n\n", &[""]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_stands_before_the_first_line_alone() {
+        check("\u{feff}data: a\n\n\u{feff}data: b\n\ndata: c\n\n", &["a", "c"]);
+        check("\u{feff}\u{feff}data: a\n\n", &[]);
+        check("\n\u{feff}data: a\n\n", &[]);
+    }
+
+    #[test]
+    fn a_long_line_is_refused_in_one_piece_too() {
+        let line = [b"data: ", &*vec![b'x'; EVENT_MAX_BYTES], b"\n\n"].concat();
+        assert_eq!(SseParser::default().feed(&line, |_| ()), Err(TooLong));
     }
 
     #[test]

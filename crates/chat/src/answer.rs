@@ -1,10 +1,15 @@
 //! An answer as it comes: the events of a stream, folded into a message. Pure.
 
-use anyhow::{Result, bail};
+use crate::screen::harmless;
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
+use stator_bench::sse::SseParser;
+use std::io;
 
 /// Most calls of one answer; a server that sends more is refused.
-const CALLS_MAX: usize = 128;
+pub(crate) const CALLS_MAX: usize = 128;
+/// Largest text and arguments of one answer, in bytes; a server that sends more is refused.
+const ANSWER_MAX_BYTES: usize = 64 << 20;
 
 /// Part of an answer that is shown as soon as it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +36,50 @@ pub(crate) struct AnswerSoFar {
     pub calls: Vec<CalledTool>,
     /// The server's word for why it ended.
     pub finish: Option<String>,
+    /// Bytes of text and arguments.
+    pub kept_bytes: usize,
+}
+
+/// Reads an answer from the bytes of its stream, in whatever pieces they come.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerReader {
+    parser: SseParser,
+    answer: AnswerSoFar,
+}
+
+impl AnswerReader {
+    /// Takes the next bytes, and hands on what is to be shown of them.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`AnswerSoFar::event`], an event that is too long, and a part that finds no reader;
+    /// nothing more is to be read then.
+    pub(crate) fn feed(
+        &mut self,
+        bytes: &[u8],
+        on_piece: &mut impl FnMut(Piece) -> io::Result<()>,
+    ) -> Result<()> {
+        let (answer, mut taken) = (&mut self.answer, Ok(()));
+        let fed = self.parser.feed(bytes, |event| {
+            if taken.is_ok() {
+                taken = answer
+                    .event(event)
+                    .and_then(|pieces| Ok(pieces.into_iter().try_for_each(&mut *on_piece)?));
+            }
+        });
+        taken?;
+        Ok(fed?)
+    }
+
+    /// The answer, once its stream is over.
+    ///
+    /// # Errors
+    ///
+    /// When the server has not said that it ends.
+    pub(crate) fn finish(self) -> Result<AnswerSoFar> {
+        ensure!(self.answer.has_ended(), "the answer broke off");
+        Ok(self.answer)
+    }
 }
 
 impl AnswerSoFar {
@@ -60,6 +109,7 @@ impl AnswerSoFar {
             pieces.push(Piece::Reasoning(text.to_owned()));
         }
         if let Some(text) = part("content").or_else(|| part("refusal")) {
+            self.keep(text.len())?;
             self.text.push_str(text);
             pieces.push(Piece::Text(text.to_owned()));
         }
@@ -76,6 +126,8 @@ impl AnswerSoFar {
             bail!("the answer calls more than {CALLS_MAX} tools");
         }
         self.calls.resize_with(self.calls.len().max(index + 1), CalledTool::default);
+        let arguments = part["function"]["arguments"].as_str().unwrap_or_default();
+        self.keep(arguments.len())?;
         let call = &mut self.calls[index];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let function = &part["function"];
@@ -85,7 +137,15 @@ impl AnswerSoFar {
         if call.id.is_empty() {
             call.id = text(&part["id"]);
         }
-        call.arguments.push_str(function["arguments"].as_str().unwrap_or_default());
+        call.arguments.push_str(arguments);
+        Ok(())
+    }
+
+    /// Counts bytes of text or arguments.
+    fn keep(&mut self, bytes: usize) -> Result<()> {
+        self.kept_bytes += bytes;
+        let limit = ANSWER_MAX_BYTES;
+        ensure!(self.kept_bytes <= limit, "the answer has more than {limit} bytes, the limit");
         Ok(())
     }
 
@@ -114,11 +174,11 @@ impl AnswerSoFar {
     }
 }
 
-/// The message of an error object, in any of the usual forms.
+/// The message of an error object, in any of the usual forms; without control characters.
 pub(crate) fn error_message(body: &Value) -> Option<String> {
     let error = body.get("error").filter(|error| !error.is_null())?;
     let text = error["message"].as_str().or_else(|| error.as_str());
-    Some(text.map_or_else(|| error.to_string(), ToOwned::to_owned))
+    Some(harmless(&text.map_or_else(|| error.to_string(), ToOwned::to_owned)))
 }
 
 #[cfg(test)]
@@ -182,7 +242,23 @@ mod tests {
         let fault = |event: Value| fold(&[event]).unwrap_err().to_string();
         assert!(fault(json!({"error": {"message": "no room"}})).ends_with("no room"));
         assert!(fault(json!({"error": "no room"})).ends_with("no room"));
+        assert!(
+            fault(json!({"error": {"message": "\u{1b}]0;no room\u{7}"}})).ends_with("]0;no room")
+        );
         assert!(AnswerSoFar::default().event(b"<html>").is_err());
         assert!(AnswerSoFar::default().event(b"[DONE]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_refused() {
+        let mut answer = AnswerSoFar::default();
+        let text = "x".repeat(ANSWER_MAX_BYTES / 64);
+        let content = chunk(json!({"content": text}), None).to_string();
+        for _ in 0..64 {
+            answer.event(content.as_bytes()).unwrap();
+        }
+        let arguments = json!({"tool_calls": [{"index": 0, "function": {"arguments": "x"}}]});
+        let error = answer.event(chunk(arguments, None).to_string().as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), "the answer has more than 67108864 bytes, the limit");
     }
 }

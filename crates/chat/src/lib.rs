@@ -8,6 +8,7 @@
 mod answer;
 mod args;
 mod conversation;
+pub mod fuzz;
 mod screen;
 mod server;
 mod terminal;
@@ -66,7 +67,7 @@ async fn once(server: &ChatServer, mut conversation: Conversation) -> Result<()>
     };
     screen.end(&answer)?;
     if let Some(reason) = answer.cut_by() {
-        eprintln!("the answer was cut: {reason}");
+        eprintln!("the answer was cut: {}", screen::harmless(reason));
     }
     Ok(())
 }

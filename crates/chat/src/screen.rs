@@ -95,10 +95,13 @@ impl<W: Write> Screen<W> {
         if !self.shows.is_terminal {
             return self.out.write_all(text.as_bytes());
         }
-        let harmless = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-        let text: String = text.chars().filter(harmless).collect();
-        self.out.write_all(text.as_bytes())
+        self.out.write_all(harmless(text).as_bytes())
     }
+}
+
+/// A server's text without the control characters that a terminal would obey.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 #[cfg(test)]

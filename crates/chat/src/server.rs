@@ -1,11 +1,10 @@
 //! The server at the other end.
 
-use crate::answer::{AnswerSoFar, Piece, error_message};
+use crate::answer::{AnswerReader, AnswerSoFar, Piece, error_message};
 use crate::args::ChatArgs;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
-use stator_bench::sse::SseParser;
 use stator_http::{Answer, AnswerBody, Bearer, LinkSettings, Links, RequestHead, TlsOptions, Url};
 use std::io;
 use std::time::Duration;
@@ -138,24 +137,16 @@ async fn read_events(
     mut body: AnswerBody,
     on_piece: &mut impl FnMut(Piece) -> io::Result<()>,
 ) -> Result<AnswerSoFar> {
-    let (mut parser, mut answer) = (SseParser::default(), AnswerSoFar::default());
+    let mut reader = AnswerReader::default();
     let (mut taken, mut more) = (Ok(()), true);
     while more {
         let read = body.read(|data| {
-            let fed = parser.feed(data, |event| {
-                if taken.is_ok() {
-                    taken = answer
-                        .event(event)
-                        .and_then(|pieces| Ok(pieces.into_iter().try_for_each(&mut *on_piece)?));
-                }
-            });
-            if let (Err(error), true) = (fed, taken.is_ok()) {
-                taken = Err(error.into());
+            if taken.is_ok() {
+                taken = reader.feed(data, on_piece);
             }
         });
         more = read.await.context("the answer broke off")?;
         std::mem::replace(&mut taken, Ok(()))?;
     }
-    ensure!(answer.has_ended(), "the answer broke off");
-    Ok(answer)
+    reader.finish()
 }

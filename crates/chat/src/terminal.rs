@@ -2,7 +2,7 @@
 
 use crate::answer::{AnswerSoFar, CalledTool, Piece};
 use crate::conversation::Conversation;
-use crate::screen::{Screen, Shows};
+use crate::screen::{Screen, Shows, harmless};
 use crate::server::ChatServer;
 use anyhow::{Context, Result};
 use rustyline::DefaultEditor;
@@ -47,7 +47,8 @@ pub(crate) async fn talk(
     // From here on Ctrl-C ends no program.
     let interrupts = signal(SignalKind::interrupt()).context("cannot listen to Ctrl-C")?;
     let editor = Some(DefaultEditor::new().context("cannot edit lines")?);
-    println!("{} at {}. /help says more, Ctrl-D ends.", conversation.model, server.url());
+    let model = harmless(&conversation.model);
+    println!("{model} at {}. /help says more, Ctrl-D ends.", server.url());
     let mut terminal = Terminal { server, conversation, shows, interrupts, editor };
     while let Some(line) = terminal.read("> ").await? {
         match input(&line) {
@@ -61,7 +62,7 @@ pub(crate) async fn talk(
             Input::Model("") => println!("{}", terminal.conversation.model),
             Input::Model(name) => terminal.conversation.model = name.to_owned(),
             Input::Models => match server.models().await {
-                Ok(names) => names.iter().for_each(|name| println!("{name}")),
+                Ok(names) => names.iter().for_each(|name| println!("{}", harmless(name))),
                 Err(error) => eprintln!("{error:#}"),
             },
             Input::Unknown(command) => println!("there is no {command}; /help lists what there is"),
@@ -109,14 +110,15 @@ impl Terminal<'_> {
         loop {
             let Some(answer) = self.stream().await? else { return Ok(()) };
             if let Some(reason) = answer.cut_by() {
-                println!("(cut: {reason})");
+                println!("(cut: {})", harmless(reason));
             }
             self.conversation.answered(&answer);
             if answer.calls.is_empty() {
                 return Ok(());
             }
             for CalledTool { id, name, .. } in &answer.calls {
-                let Some(result) = self.read(&format!("{name} returns> ")).await? else {
+                let Some(result) = self.read(&format!("{} returns> ", harmless(name))).await?
+                else {
                     self.conversation.take_back();
                     return Ok(());
                 };

@@ -3,7 +3,7 @@
 pub(crate) mod body;
 mod failure;
 mod scan;
-mod tally;
+pub(crate) mod tally;
 mod target;
 
 use std::time::Duration;
