@@ -6,9 +6,9 @@
 
 use super::record::{FinishedResponse, ResponseKeeping, ResponseRecord};
 use crate::space::PrefixSpace;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use ring::digest::{SHA256, digest};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,6 +25,8 @@ const FORM: i64 = 1;
 const UNWRITTEN_MAX: usize = 4096;
 /// Changes of one transaction.
 const BATCH_MAX: usize = 256;
+/// Bytes of an item's number in a list.
+const NUMBER_BYTES: usize = size_of::<i64>();
 /// Items are shared by all responses of a conversation, and counted.
 const SCHEMA: &str = "
     CREATE TABLE items (
@@ -57,7 +59,7 @@ pub(crate) struct ArchivedResponse {
 }
 
 /// A change of the database.
-enum Change {
+pub(super) enum Change {
     Keep { id: String, record: Arc<ResponseRecord>, kept_at_s: i64 },
     Forget(String),
 }
@@ -138,7 +140,11 @@ fn now_s() -> i64 {
 }
 
 /// Takes the database for this process alone, and makes its tables where there are none.
-fn prepare(connection: &mut Connection) -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// A database that another process uses, or of another form.
+pub(super) fn prepare(connection: &mut Connection) -> anyhow::Result<()> {
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -155,7 +161,12 @@ fn prepare(connection: &mut Connection) -> anyhow::Result<()> {
     Ok(transaction.commit()?)
 }
 
-fn read(connection: &Connection) -> anyhow::Result<Vec<ArchivedResponse>> {
+/// All responses of the database, oldest first.
+///
+/// # Errors
+///
+/// A database that cannot be read, and a row that is damaged.
+pub(super) fn read(connection: &Connection) -> anyhow::Result<Vec<ArchivedResponse>> {
     let mut items: HashMap<i64, Arc<str>> = HashMap::new();
     let mut statement = connection.prepare("SELECT number, text FROM items")?;
     let mut rows = statement.query([])?;
@@ -169,32 +180,40 @@ fn read(connection: &Connection) -> anyhow::Result<Vec<ArchivedResponse>> {
     let mut rows = statement.query([])?;
     let (mut responses, now_s) = (Vec::new(), now_s());
     while let Some(row) = rows.next()? {
-        let space: Option<Vec<u8>> = row.get(1)?;
-        let named = |column| -> rusqlite::Result<Vec<Arc<str>>> {
-            let bytes: Vec<u8> = row.get(column)?;
-            let found = numbers(&bytes).map(|number| items.get(&number).cloned());
-            found.collect::<Option<_>>().ok_or(rusqlite::Error::QueryReturnedNoRows)
-        };
-        let keeping = ResponseKeeping {
-            space: PrefixSpace::read(space.as_deref()).context("a space is damaged")?,
-            session: row.get::<_, String>(9)?.into(),
-            earlier: named(6)?,
-            input: named(7)?,
-            background: row.get(3)?,
-        };
-        let finished = FinishedResponse {
-            object: row.get::<_, Vec<u8>>(4)?.into(),
-            events: row.get::<_, Vec<u8>>(5)?.into(),
-            items: named(8)?,
-        };
-        let age = now_s.saturating_sub(row.get(2)?);
-        responses.push(ArchivedResponse {
-            id: row.get(0)?,
-            record: ResponseRecord::finished(&keeping, finished),
-            age: Duration::from_secs(u64::try_from(age).unwrap_or(0)),
-        });
+        let id: String = row.get(0)?;
+        let read = read_row(row, &items).with_context(|| format!("the response {id:?}"));
+        let (record, kept_at_s) = read?;
+        let age = Duration::from_secs(u64::try_from(now_s.saturating_sub(kept_at_s)).unwrap_or(0));
+        responses.push(ArchivedResponse { id, record, age });
     }
     Ok(responses)
+}
+
+/// The record of a row, and when it was kept, in seconds since 1970.
+fn read_row(
+    row: &Row<'_>,
+    items: &HashMap<i64, Arc<str>>,
+) -> anyhow::Result<(ResponseRecord, i64)> {
+    let space: Option<Vec<u8>> = row.get(1)?;
+    let named = |column| -> anyhow::Result<Vec<Arc<str>>> {
+        let bytes: Vec<u8> = row.get(column)?;
+        ensure!(bytes.len().is_multiple_of(NUMBER_BYTES), "a list of items is damaged");
+        let found = numbers(&bytes).map(|number| items.get(&number).cloned());
+        found.collect::<Option<_>>().context("an item is missing")
+    };
+    let keeping = ResponseKeeping {
+        space: PrefixSpace::read(space.as_deref()).context("the space is damaged")?,
+        session: row.get::<_, String>(9)?.into(),
+        earlier: named(6)?,
+        input: named(7)?,
+        background: row.get(3)?,
+    };
+    let finished = FinishedResponse {
+        object: row.get::<_, Vec<u8>>(4)?.into(),
+        events: row.get::<_, Vec<u8>>(5)?.into(),
+        items: named(8)?,
+    };
+    Ok((ResponseRecord::finished(&keeping, finished), row.get(2)?))
 }
 
 /// Writes changes until nobody sends any more.
@@ -217,7 +236,12 @@ fn write(mut connection: Connection, changes: &Receiver<Change>, unwritten: &Ato
     }
 }
 
-fn apply(connection: &mut Connection, batch: &[Change]) -> rusqlite::Result<()> {
+/// Makes all changes of a batch, in order, or none.
+///
+/// # Errors
+///
+/// A database that cannot be written.
+pub(super) fn apply(connection: &mut Connection, batch: &[Change]) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     for change in batch {
         match change {
@@ -264,7 +288,7 @@ fn use_items(transaction: &Transaction<'_>, items: &[Arc<str>]) -> rusqlite::Res
         "INSERT INTO items (digest, text, uses) VALUES (?1, ?2, 1)
          ON CONFLICT (digest) DO UPDATE SET uses = uses + 1 RETURNING number",
     )?;
-    let mut numbers = Vec::with_capacity(items.len() * size_of::<i64>());
+    let mut numbers = Vec::with_capacity(items.len() * NUMBER_BYTES);
     for item in items {
         let digest = digest(&SHA256, item.as_bytes());
         let number: i64 =
@@ -384,5 +408,28 @@ mod tests {
         connection.pragma_update(None, "user_version", 9).expect("a form");
         drop(connection);
         refused("the form 9, this version reads the form 1");
+    }
+
+    #[test]
+    fn a_damaged_row_is_refused_by_its_name() {
+        let home = tempfile::tempdir().expect("a folder");
+        let path = home.path().join("responses");
+        let store = ResponseStore::open(LIMITS, &path).expect("a store");
+        keep(&store, "a", &["one"], PrefixSpace::of_tests(1));
+        drop(store);
+        for (change, what) in [
+            ("UPDATE responses SET input = x'010000000000000002'", "a list of items is damaged"),
+            ("UPDATE responses SET input = x'0900000000000000'", "an item is missing"),
+            ("UPDATE responses SET space = x'01'", "the space is damaged"),
+        ] {
+            let copy = home.path().join("copy");
+            std::fs::copy(&path, &copy).expect("a copy");
+            let connection = Connection::open(&copy).expect("a database");
+            connection.execute(change, []).expect("a change");
+            drop(connection);
+            let error = ResponseStore::open(LIMITS, &copy).err().expect("an error");
+            let error = format!("{error:#}");
+            assert!(error.contains(&format!("the response \"a\": {what}")), "{error}");
+        }
     }
 }

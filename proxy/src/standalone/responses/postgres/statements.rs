@@ -7,7 +7,7 @@ use super::super::archive::ArchivedResponse;
 use super::super::limits::StoreLimits;
 use super::super::record::{FinishedResponse, ResponseKeeping, ResponseRecord};
 use crate::space::PrefixSpace;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use ring::digest::{SHA256, digest};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,38 +91,76 @@ pub(super) async fn find(
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&id, Type::TEXT), (&space_bytes, Type::BYTEA), (&ttl_s, Type::INT8)];
     let row = client.query_typed_opt(&sql, &parameters).await?;
-    row.map(|row| read(&row, id, space).context("a row of stator_responses")).transpose()
+    let Some(row) = row else { return Ok(None) };
+    let response = StoredResponse::of(&row)?.response(id, space);
+    response.map(Some).context("a row of stator_responses")
 }
 
-fn read(row: &Row, id: &str, space: PrefixSpace) -> anyhow::Result<ArchivedResponse> {
-    let texts: Vec<String> = row.try_get(7)?;
-    let count: i32 = row.try_get(8)?;
-    if usize::try_from(count) != Ok(texts.len()) {
-        bail!("{} of {count} items are there", texts.len());
+/// A row of `stator_responses`, and the texts of its items.
+pub(crate) struct StoredResponse {
+    pub session: String,
+    pub age_s: i64,
+    pub background: bool,
+    pub object: Vec<u8>,
+    pub events: Vec<u8>,
+    /// Items of the responses before it, and of its request; all others are of its output.
+    pub earlier: i32,
+    pub input: i32,
+    /// Texts that were found.
+    pub texts: Vec<String>,
+    /// Texts that there should be.
+    pub items: i32,
+}
+
+impl StoredResponse {
+    fn of(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            session: row.try_get(0)?,
+            age_s: row.try_get(1)?,
+            background: row.try_get(2)?,
+            object: row.try_get(3)?,
+            events: row.try_get(4)?,
+            earlier: row.try_get(5)?,
+            input: row.try_get(6)?,
+            texts: row.try_get(7)?,
+            items: row.try_get(8)?,
+        })
     }
-    let mut texts = texts.into_iter().map(Arc::<str>::from);
-    let mut take = |column| -> anyhow::Result<Vec<Arc<str>>> {
-        let count = usize::try_from(row.try_get::<_, i32>(column)?)?;
-        Ok(texts.by_ref().take(count).collect())
-    };
-    let (earlier, input) = (take(5)?, take(6)?);
-    let keeping = ResponseKeeping {
-        space,
-        session: row.try_get::<_, String>(0)?.into(),
-        earlier,
-        input,
-        background: row.try_get(2)?,
-    };
-    let finished = FinishedResponse {
-        object: row.try_get::<_, Vec<u8>>(3)?.into(),
-        events: row.try_get::<_, Vec<u8>>(4)?.into(),
-        items: texts.collect(),
-    };
-    Ok(ArchivedResponse {
-        id: id.to_owned(),
-        record: ResponseRecord::finished(&keeping, finished),
-        age: Duration::from_secs(row.try_get::<_, i64>(1)?.try_into().unwrap_or(0)),
-    })
+
+    /// The response of the row, which has this id and is of this space.
+    ///
+    /// # Errors
+    ///
+    /// A row whose items are not all there, or whose counts are not theirs.
+    pub(crate) fn response(self, id: &str, space: PrefixSpace) -> anyhow::Result<ArchivedResponse> {
+        let found = self.texts.len();
+        ensure!(
+            usize::try_from(self.items) == Ok(found),
+            "{found} of {} items are there",
+            self.items
+        );
+        let mut texts = self.texts.into_iter().map(Arc::<str>::from);
+        let mut take = |what, count: i32| {
+            let wanted = usize::try_from(count).ok();
+            let taken: Vec<_> = texts.by_ref().take(wanted.unwrap_or(0)).collect();
+            ensure!(wanted == Some(taken.len()), "{count} {what} items are not among {found}");
+            Ok(taken)
+        };
+        let (earlier, input) = (take("earlier", self.earlier)?, take("input", self.input)?);
+        let session = self.session.into();
+        let keeping =
+            ResponseKeeping { space, session, earlier, input, background: self.background };
+        let finished = FinishedResponse {
+            object: self.object.into(),
+            events: self.events.into(),
+            items: texts.collect(),
+        };
+        Ok(ArchivedResponse {
+            id: id.to_owned(),
+            record: ResponseRecord::finished(&keeping, finished),
+            age: Duration::from_secs(self.age_s.try_into().unwrap_or(0)),
+        })
+    }
 }
 
 /// Begins a transaction that changes something, once it is its turn.
@@ -241,4 +279,37 @@ async fn remove(
 
 fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Items of the response of a row, or the fault.
+    fn check(earlier: i32, input: i32, items: i32) -> String {
+        let stored = StoredResponse {
+            session: "s".into(),
+            age_s: 1,
+            background: false,
+            object: b"{}".into(),
+            events: Vec::new(),
+            earlier,
+            input,
+            texts: ["a", "b", "c"].map(String::from).into(),
+            items,
+        };
+        match stored.response("r", PrefixSpace::default()) {
+            Ok(found) => format!("{:?} {:?}", found.record.earlier, found.record.input),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_row_whose_counts_are_not_those_of_its_items_is_refused() {
+        assert_eq!(check(1, 1, 3), "[\"a\"] [\"b\"]");
+        assert_eq!(check(3, 0, 3), "[\"a\", \"b\", \"c\"] []");
+        assert_eq!(check(1, 1, 4), "3 of 4 items are there");
+        assert_eq!(check(2, 2, 3), "2 input items are not among 3");
+        assert_eq!(check(-1, 1, 3), "-1 earlier items are not among 3");
+    }
 }
