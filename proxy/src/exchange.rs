@@ -4,10 +4,10 @@
 //! caller's business, how it gets onto the wire is this module's.
 
 mod body;
-mod coding;
+pub(crate) mod coding;
 mod extra_headers;
 mod ignored;
-mod packing;
+pub(crate) mod packing;
 mod rate;
 
 use crate::corked::CorkedConnection;

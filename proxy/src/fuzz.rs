@@ -1,6 +1,13 @@
 //! Parsers of what clients and engines send to a proxy or a sidecar, for fuzz targets. Each
 //! function feeds one parser, and panics where the parser breaks its promise.
 
+mod grpc;
+mod packed;
+
+pub use crate::standalone::responses::fuzz::{PostgresRow, SqliteRow, postgres_row, sqlite_row};
+pub use grpc::grpc_call;
+pub use packed::{packed_answer, packed_body};
+
 use crate::rates::{ClientRates, RateLimits};
 use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;

@@ -22,13 +22,13 @@ const LEVEL: u32 = 1;
 
 /// A coding of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerCoding {
+pub(crate) enum AnswerCoding {
     Gzip,
     Zstd,
 }
 
 /// Compresses one answer.
-pub(super) enum Packer {
+pub(crate) enum Packer {
     Gzip(GzEncoder<Vec<u8>>),
     Zstd(ZstdEncoder<'static, Vec<u8>>),
 }
@@ -38,7 +38,7 @@ impl AnswerCoding {
     /// which takes less time.
     ///
     /// Source: RFC 9110, section 12.5.3.
-    fn accepted(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let values = headers.get_all(ACCEPT_ENCODING);
         let listed = values.iter().filter_map(|value| value.to_str().ok());
         let listed = listed.flat_map(|value| value.split(',')).filter_map(weighed);
@@ -59,7 +59,8 @@ impl AnswerCoding {
         (weight > 0 && weight >= plain.unwrap_or(0)).then_some(coding)
     }
 
-    fn name(self) -> &'static str {
+    /// The coding's name in a head.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
             Self::Zstd => "zstd",
@@ -78,7 +79,7 @@ fn weighed(item: &str) -> Option<(&str, u32)> {
 impl Packer {
     /// Compresses the answer with this head, where that is worth it and the client takes it: the
     /// head then says so, and has no length.
-    pub(super) fn of(
+    pub(crate) fn of(
         method: &Method,
         request: &HeaderMap,
         head: &mut ResponseHeader,
@@ -98,7 +99,8 @@ impl Packer {
         Some(Self::new(coding))
     }
 
-    fn new(coding: AnswerCoding) -> Self {
+    /// Compresses an answer in this coding.
+    pub(crate) fn new(coding: AnswerCoding) -> Self {
         match coding {
             AnswerCoding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), Compression::new(LEVEL))),
             AnswerCoding::Zstd => {
@@ -109,7 +111,7 @@ impl Packer {
     }
 
     /// Takes a part of the body; returns what is packed of it and of those before.
-    pub(super) fn push(&mut self, part: &[u8]) -> Bytes {
+    pub(crate) fn push(&mut self, part: &[u8]) -> Bytes {
         beside(part, || match self {
             Self::Gzip(encoder) => {
                 encoder.write_all(part).expect(TAKES_ALL);
@@ -123,7 +125,7 @@ impl Packer {
     }
 
     /// Takes the last part; returns the rest of what is packed.
-    pub(super) fn end(mut self, part: &[u8]) -> Bytes {
+    pub(crate) fn end(mut self, part: &[u8]) -> Bytes {
         let packed = self.push(part);
         let end = match self {
             Self::Gzip(encoder) => encoder.finish().expect(TAKES_ALL),

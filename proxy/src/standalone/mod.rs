@@ -21,7 +21,7 @@ mod generate;
 pub(crate) mod given;
 mod glance;
 mod job;
-mod kserve;
+pub(crate) mod kserve;
 mod late_timer;
 pub(crate) mod listing;
 mod markup_args;

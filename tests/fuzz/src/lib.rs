@@ -17,10 +17,12 @@ mod endpoints_file;
 mod engine_answers;
 mod engine_reports;
 mod etcd_answers;
+mod event_streams;
 mod ext_proc_bytes;
 mod ext_proc_messages;
 mod forms;
 mod grammars;
+mod grpc_calls;
 mod hand_over;
 mod http_answers;
 mod kube_answers;
@@ -36,9 +38,12 @@ mod load_reports;
 mod markup;
 mod metrics_page;
 mod model_files;
+mod packed_answers;
+mod packed_bodies;
 mod parsers;
 mod peer_frames;
 mod picker_config;
+mod pooled_answers;
 mod prompt_bytes;
 mod prompt_pins;
 mod queries;
@@ -48,6 +53,7 @@ mod responses;
 mod sidecar_bodies;
 mod sidecar_chunks;
 mod steering;
+mod stored_responses;
 mod stream;
 mod templates;
 mod thought_seal;
@@ -76,10 +82,11 @@ macro_rules! targets {
 
 targets! {
     allow_list arguments body_edit body_scan connector_messages custom_tools dates discovery_records endpoints_file
-    engine_answers engine_reports etcd_answers ext_proc_bytes ext_proc_messages forms grammars hand_over http_answers
-    kube_answers kv_direct kv_disk kv_events kv_holders kv_objects kv_tickets kv_transfer kv_translate load_reports
-    markup metrics_page model_files parsers peer_frames picker_config prompt_bytes prompt_pins queries rates requests responses
-    sidecar_bodies sidecar_chunks steering templates thought_seal traces trtllm_events zmtp_frames zmtp_greeting
+    engine_answers engine_reports etcd_answers event_streams ext_proc_bytes ext_proc_messages forms grammars
+    grpc_calls hand_over http_answers kube_answers kv_direct kv_disk kv_events kv_holders kv_objects kv_tickets
+    kv_transfer kv_translate load_reports markup metrics_page model_files packed_answers packed_bodies parsers
+    peer_frames picker_config pooled_answers prompt_bytes prompt_pins queries rates requests responses sidecar_bodies
+    sidecar_chunks steering stored_responses templates thought_seal traces trtllm_events zmtp_frames zmtp_greeting
 }
 
 /// Splits an input at its first zero byte, which no text has: the text, and what steers the test.

@@ -5,6 +5,7 @@
 
 mod archive;
 pub(crate) mod background;
+pub(crate) mod fuzz;
 mod keeper;
 mod limits;
 mod listing;

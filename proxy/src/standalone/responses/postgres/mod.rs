@@ -8,6 +8,7 @@ mod place;
 mod statements;
 
 pub(crate) use place::PostgresPlace;
+pub(super) use statements::StoredResponse;
 
 use super::archive::ArchivedResponse;
 use super::limits::StoreLimits;
