@@ -4,8 +4,9 @@
 //! `cargo build --release -p stator`.
 //!
 //! A simulated engine makes a token every 5 ms in a process of its own; two proxies, one of them with
-//! TLS, are asked by 64 clients at a time. Rows take turns for some rounds, and each row prints the
-//! median and the range of the CPU time of its proxy for a request.
+//! TLS, are asked by 64 clients at a time. Rows take turns for some rounds. Each row prints the median
+//! and the range of the CPU time of its proxy for a request, and the median of its ratio to another row
+//! of the same round: whole answers to a whole chat, streams to a streamed one.
 
 mod wire;
 
@@ -29,6 +30,8 @@ const CHAT: &str = "/v1/chat/completions";
 /// Requests of one kind.
 struct Row {
     name: &'static str,
+    /// Name of the row that it is compared with; its own for none.
+    base: &'static str,
     path: &'static str,
     body: Value,
     wire: Wire,
@@ -78,25 +81,45 @@ fn rows() -> Vec<Row> {
     let streamed = |body: &Value| with(body, "stream", json!(true));
     let mut choices = with(&chat, "n", json!(32));
     choices["max_tokens"] = json!(64);
-    let row = |name, path, body: &Value, wire| Row { name, path, body: body.clone(), wire };
+    let row =
+        |name, base, path, body: &Value, wire| Row { name, base, path, body: body.clone(), wire };
     let plain = Wire::default();
+    let [http2, tls] = [Wire { http2: true, ..plain }, Wire { tls: true, ..plain }];
+    let once = Wire { once: true, ..plain };
+    let api = |name, path, body: &Value| row(name, "chat", path, body, plain);
+    let stream = |name, path, body| row(name, "chat, streamed", path, &streamed(body), plain);
+    let chats = |name, wire| row(name, "chat", CHAT, &chat, wire);
+    let many = |name, wire| row(name, "32 choices", CHAT, &choices, wire);
     vec![
-        row("chat, streamed", CHAT, &streamed(&chat), plain),
-        row("messages, streamed", "/v1/messages", &streamed(&anthropic), plain),
-        row("responses, streamed", "/v1/responses", &streamed(&responses), plain),
-        row("chat", CHAT, &chat, plain),
-        row("messages", "/v1/messages", &anthropic, plain),
-        row("responses", "/v1/responses", &responses, plain),
-        row("chat, zstd body", CHAT, &chat, Wire { packed: true, ..plain }),
-        row("chat, HTTP/2", CHAT, &chat, Wire { http2: true, ..plain }),
-        row("chat, TLS", CHAT, &chat, Wire { tls: true, ..plain }),
-        row("chat, HTTP/2 over TLS", CHAT, &chat, Wire { tls: true, http2: true, ..plain }),
-        row("chat, new connections", CHAT, &chat, Wire { once: true, ..plain }),
-        row("chat, new connections, TLS", CHAT, &chat, Wire { tls: true, once: true, ..plain }),
-        row("32 choices", CHAT, &choices, plain),
-        row("32 choices, gzip", CHAT, &choices, Wire { accept: "gzip", ..plain }),
-        row("32 choices, zstd", CHAT, &choices, Wire { accept: "zstd", ..plain }),
+        stream("chat, streamed", CHAT, &chat),
+        stream("messages, streamed", "/v1/messages", &anthropic),
+        stream("responses, streamed", "/v1/responses", &responses),
+        chats("chat", plain),
+        api("messages", "/v1/messages", &anthropic),
+        api("responses", "/v1/responses", &responses),
+        chats("chat, zstd body", Wire { packed: true, ..plain }),
+        chats("chat, HTTP/2", http2),
+        chats("chat, TLS", tls),
+        chats("chat, HTTP/2 over TLS", Wire { tls: true, ..http2 }),
+        chats("chat, new connections", once),
+        chats("chat, new connections, TLS", Wire { tls: true, ..once }),
+        many("32 choices", plain),
+        many("32 choices, gzip", Wire { accept: "gzip", ..plain }),
+        many("32 choices, zstd", Wire { accept: "zstd", ..plain }),
     ]
+}
+
+/// The rows that have `part` in their names, and those that they are compared with.
+fn chosen(part: &str) -> Vec<Row> {
+    let bases: Vec<_> =
+        rows().iter().filter(|row| row.name.contains(part)).map(|row| row.base).collect();
+    let is_chosen = |row: &Row| row.name.contains(part) || bases.contains(&row.name);
+    rows().into_iter().filter(is_chosen).collect()
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 /// Microseconds of the proxy's CPU for a request of a row.
@@ -139,7 +162,7 @@ async fn main() {
     ]);
     let plain = Proxy::start(&discovery, &[]).await;
     let secure = Proxy::start(&discovery, &["--secure-serving", &path]).await;
-    let rows: Vec<_> = rows().into_iter().filter(|row| row.name.contains(&only)).collect();
+    let rows = chosen(&only);
     let mut figures = vec![Vec::new(); rows.len()];
     for _ in 0..ROUNDS {
         for (row, figures) in rows.iter().zip(&mut figures) {
@@ -147,11 +170,15 @@ async fn main() {
             figures.push(measure(row, proxy, &certificates).await);
         }
     }
-    println!("{:<28} {:>16} {:>20}", "", "CPU us/request", "least to most");
-    for (row, mut figures) in rows.iter().zip(figures) {
-        figures.sort_by(f64::total_cmp);
-        let (least, most) = (figures[0], figures[ROUNDS - 1]);
+    println!("{:<28} {:>16} {:>20} {:>8}", "", "CPU us/request", "least to most", "ratio");
+    for (row, own) in rows.iter().zip(&figures) {
+        let least = own.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = own.iter().copied().fold(0.0, f64::max);
         let range = format!("{least:.0} to {most:.0}");
-        println!("{:<28} {:>16.0} {range:>20}", row.name, figures[ROUNDS / 2]);
+        let base = rows.iter().position(|other| other.name == row.base).expect("it is measured");
+        let ratios = own.iter().zip(&figures[base]).map(|(own, base)| own / base).collect();
+        let ratio =
+            if row.name == row.base { String::new() } else { format!("{:.2}", median(ratios)) };
+        println!("{:<28} {:>16.0} {range:>20} {ratio:>8}", row.name, median(own.clone()));
     }
 }
