@@ -3,10 +3,11 @@
 //! Their scripts ask for what vLLM alone computes here: its grammars, its sampling, its logprobs and its
 //! cached prefixes. The other surfaces of these clients are in [`crate::clients`].
 
-use crate::agents::{Agent, proxy};
+use crate::agents::Agent;
 use crate::clients::{node_script, python_script};
-use crate::support::succeeds;
-use stator_tests::stock::{Bed, Engine, MODEL, Role};
+use crate::support::ready;
+use stator_tests::process::Process;
+use stator_tests::stock::{Bed, Engine, MODEL, Role, START_DEADLINE};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,13 +20,29 @@ async fn official_clients_get_forms_calls_and_sampling_of_a_vllm() {
     let bed = bed.with_model(without_blanks(&bed, home.path()));
     let who = ("aggregated", Role::Aggregated);
     let started = Agent::start_with(&bed, home.path(), who, (&[], 1));
-    let agent = Agent::ready(Engine::Vllm, started).await;
-    let (_proxy, client) = proxy(home.path(), &[]).await;
-    let url = format!("http://{}", client.address());
-    // One after the other: vLLM computes not quite alike beside other prompts.
-    for mut command in [python, node] {
+    let dir = format!("--discovery-dir={}", home.path().display());
+    let mut proxy = Process::start(&["proxy", "--http-port=0", "--metrics-port=0", &dir]);
+    let listening = proxy.event("listening").await;
+    let url = format!("http://{}", listening["address"].as_str().unwrap());
+    // The clients load while the engine starts.
+    let mut scripts = [python, node].map(|mut command| {
         command.args([&*url, MODEL]);
-        succeeds(command, &agent.process).await;
+        Process::run(command.into())
+    });
+    let agent = Agent::ready(Engine::Vllm, started).await;
+    ready(&mut proxy).await;
+    // Alone at first: vLLM computes not quite alike beside other prompts.
+    for script in &mut scripts {
+        script.nth_line_within(START_DEADLINE, "pauses", 0).await;
+        script.tell("go").await;
+        script.nth_line_within(START_DEADLINE, "pauses", 1).await;
+    }
+    for script in &mut scripts {
+        script.tell("go").await;
+    }
+    for script in &mut scripts {
+        let status = script.ended_within(START_DEADLINE).await;
+        assert!(status.success(), "{}\n{}", script.log(), agent.process.log());
     }
 }
 

@@ -12,6 +12,19 @@ export async function run(...checks) {
   }
 }
 
+/** Runs all checks at the same time; one that fails ends the process with a status other than 0. */
+export async function runTogether(...checks) {
+  await Promise.all(checks.map((check) => run(check)));
+}
+
+/** Says so, and goes on with the next line of standard input. */
+export async function pause() {
+  console.log("pauses");
+  await new Promise((resolve) => process.stdin.once("data", resolve).resume());
+  // An input that is read would keep the process alive.
+  process.stdin.pause();
+}
+
 /** The error of this kind that `call` throws. */
 export async function thrown(kind, call) {
   try {

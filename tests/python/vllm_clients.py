@@ -18,7 +18,7 @@ import jsonschema
 import litellm
 import openai
 import pydantic
-from checks import base_url, model, question, raised, run
+from checks import base_url, model, pause, question, raised, run, run_together
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -285,8 +285,13 @@ def instructors_modes():
     assert isinstance(last.sunny, bool) and last.wind in ("north", "south"), last
 
 
+pause()
+# What other prompts beside it would change.
 run(
-    forms_are_held, calls_are_held, inputs_of_custom_tools_are_held, sampling_is_the_engines,
-    logprobs_are_those_of_the_tokens, choices_differ_and_stop, cached_tokens_are_counted, anthropics_client,
-    langchain, litellms_providers, instructors_modes,
+    sampling_is_the_engines, logprobs_are_those_of_the_tokens, choices_differ_and_stop, cached_tokens_are_counted,
+    anthropics_client,
+)
+pause()
+run_together(
+    forms_are_held, calls_are_held, inputs_of_custom_tools_are_held, langchain, litellms_providers, instructors_modes,
 )

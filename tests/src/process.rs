@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -68,6 +68,17 @@ impl Process {
             tokio::spawn(read_lines(stderr, log.clone(), counter)),
         ];
         Self { child, lines, readers, log }
+    }
+
+    /// Writes a line to the process's standard input.
+    ///
+    /// # Panics
+    ///
+    /// When nobody reads it any more.
+    pub async fn tell(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("standard input is piped");
+        let written = input.write_all(format!("{line}\n").as_bytes()).await;
+        written.unwrap_or_else(|error| panic!("{line:?}: {error}:\n{}", self.log()));
     }
 
     /// The process id.
