@@ -225,8 +225,8 @@ impl PoolDirector {
         }
     }
 
-    /// The body that is sent on: what came, but for the model's name, the token ids and the fields
-    /// that must not reach an engine.
+    /// The body that is sent on: what came, but for the model's name, the tenant's salt, the token
+    /// ids and the fields that must not reach an engine.
     fn edit(
         &self,
         body: &Body,

@@ -74,10 +74,16 @@ pub(crate) fn may_rewrite(head: &RequestHead, view: &PoolView) -> bool {
     text::header_of(head, text::REWRITE).is_some() || !view.rewrites.is_empty()
 }
 
-/// The body that is sent on: what came, but for the model's name, the token ids and the fields that
-/// must not reach an engine.
+/// The body that is sent on: what came, but for the model's name, the tenant's salt, the token ids and
+/// the fields that must not reach an engine.
 pub(crate) fn edited(body: &Body, request: &ParsedRequest, ids: Option<&[u32]>) -> Vec<Bytes> {
-    let changes = request.rewritten.is_some() || ids.is_some() || !request.screening.is_empty();
+    let salt = request.tenant_salt.as_ref();
+    // One member of `nvext` can be written, and isolation goes before speed.
+    let ids = ids.filter(|_| salt.is_none_or(|salt| !salt.is_extended));
+    let changes = request.rewritten.is_some()
+        || salt.is_some()
+        || ids.is_some()
+        || !request.screening.is_empty();
     if !changes {
         return body.chunks().to_vec();
     }
@@ -88,6 +94,9 @@ pub(crate) fn edited(body: &Body, request: &ParsedRequest, ids: Option<&[u32]>) 
     editor.screen(&request.screening);
     if let Some((model, _)) = &request.rewritten {
         editor.set_string(Field::Model, model);
+    }
+    if let Some(salt) = salt {
+        salt.write(&mut editor);
     }
     if let Some(ids) = ids {
         let mut json = Vec::with_capacity(ids.len() * 6 + 2);

@@ -25,6 +25,7 @@ mod refuse;
 mod replicas;
 mod run;
 mod signals;
+mod tenant;
 mod text;
 mod unasked;
 mod usage;

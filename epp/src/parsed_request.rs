@@ -3,6 +3,7 @@
 use crate::director::settings::DirectorSettings;
 use crate::exchange::RequestHead;
 use crate::prompt::{MeasuredPrompt, MediaSize};
+use crate::tenant::{self, TenantSalt};
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
@@ -55,6 +56,8 @@ pub(crate) struct ParsedRequest {
     pub media: Vec<MultimodalItem>,
     /// The fields of the body that do not go on.
     pub screening: Screening,
+    /// The salt by which its tenant's prompts are kept apart, where the body takes one.
+    pub tenant_salt: Option<TenantSalt>,
     /// Whether nobody here can read the body.
     pub unread: bool,
     /// Bytes and tokens of its images and videos.
@@ -92,7 +95,7 @@ impl ParsedRequest {
     ) -> Result<Self, UnreadableRequest> {
         let RewriteSource { view, chance } = source;
         // A body that the data plane keeps to itself is as good as none.
-        let parsed = match body.is_empty() {
+        let mut parsed = match body.is_empty() {
             true => None,
             false => match settings.parsers.parse(path(head), &body) {
                 Ok(ParseOutcome::Request(parsed)) => Some(parsed),
@@ -108,6 +111,8 @@ impl ParsedRequest {
             }
             ScreenOutcome::Unread => (Screening::default(), true),
         };
+        let tenant_salt =
+            salt_of_tenant(head, parsed.as_mut(), &body).map_err(UnreadableRequest::Steering)?;
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
         let rewritten = by_header.or_else(|| {
@@ -148,6 +153,7 @@ impl ParsedRequest {
             fairness_id,
             media,
             screening,
+            tenant_salt,
             unread,
             media_size,
             steering,
@@ -220,6 +226,20 @@ impl ParsedRequest {
             slo_tpot: text::slo_tpot(head),
         }
     }
+}
+
+/// The salt of the request's tenant, by which `parsed` names its prompt from here on.
+fn salt_of_tenant(
+    head: &RequestHead,
+    parsed: Option<&mut ParsedBody>,
+    body: &[u8],
+) -> Result<Option<TenantSalt>, ApiError> {
+    let (Some(tenant), Some(parsed)) = (tenant::tenant(head)?, parsed) else { return Ok(None) };
+    let salt = TenantSalt::of(tenant, parsed, body)?;
+    if let Some(salt) = &salt {
+        parsed.cache_salt = Some(salt.text.clone());
+    }
+    Ok(salt)
 }
 
 /// The request's wishes for its endpoint; `json` is the body, if it is an object that may have some.

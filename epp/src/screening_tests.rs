@@ -28,6 +28,42 @@ async fn a_body_that_comes_after_the_decision_is_screened() {
     assert_eq!(refusal.status, 400);
 }
 
+/// The salt of the tenant `blue`, computed apart.
+const BLUE: &str = "5d6e2809f8d9cf6fe3a0f9af5b53765e";
+
+#[tokio::test]
+async fn a_tenant_becomes_the_salt_of_its_prompts_whenever_their_bodies_come() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let salted = format!(r#"{{"model":"m","prompt":"p","cache_salt":"{BLUE}"}}"#);
+    let named = head(&[("x-tenant-id", " blue ")]);
+    let routed = bench.ask(named.clone(), HARMLESS).await.expect("it is routed");
+    assert_eq!(routed.body.concat(), salted.as_bytes());
+    let late = RequestHead { body: RequestBody::Late, answer: AnswerBody::Hidden, ..named };
+    let mut routed = bench.ask(late, "").await.expect("it is routed");
+    let body = routed.watch.amend(vec![HARMLESS.into()]).expect("it is sound");
+    assert_eq!(body.concat(), salted.as_bytes());
+    let twice = head(&[("x-tenant-id", "a"), ("x-tenant-id", "b")]);
+    let refusal = bench.ask(twice, HARMLESS).await.err().expect("it is refused");
+    assert_eq!(refusal.status, 400);
+}
+
+#[tokio::test]
+async fn the_same_prompt_of_two_tenants_is_two_prefixes() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let source = RewriteSource { view: &bench.pool.view(), chance: 0 };
+    let named = |tenant: &'static str, salt: &str| {
+        let prompt = "It was a dark and stormy night. ".repeat(20);
+        let body = format!(r#"{{"model":"m","prompt":"{prompt}"{salt}}}"#);
+        let head = head(&[("x-tenant-id", tenant)]);
+        let request = ParsedRequest::read(&head, body.into(), &bench.director.settings, source);
+        bench.director.measure(&request.expect("it is sound"), None).sequence
+    };
+    let [none, blue, red] = ["", "blue", "red"].map(|tenant| named(tenant, ""));
+    assert!(!none.is_empty());
+    assert!(none != blue && blue != red && red != none);
+    assert_eq!(named("", &format!(r#","cache_salt":"{BLUE}""#)), blue, "as endpoints name it");
+}
+
 #[tokio::test]
 async fn a_client_that_names_its_worker_is_refused_whenever_its_body_comes() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);

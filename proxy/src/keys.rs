@@ -1,8 +1,8 @@
 //! The API keys of clients: from flags and from a file that is read again when it changes.
 
-use crate::space::{Account, Derivation};
 use arc_swap::ArcSwap;
 use clap::Args;
+use stator_api::space::{Account, Derivation};
 use stator_runtime::Shutdown;
 use stator_runtime::secret::Secret;
 use std::collections::{BTreeSet, HashSet};

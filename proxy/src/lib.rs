@@ -24,7 +24,6 @@ mod listeners;
 mod rates;
 mod server;
 mod sidecar;
-mod space;
 mod standalone;
 mod upstream;
 mod wire;

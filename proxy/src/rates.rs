@@ -5,10 +5,10 @@
 //! that bucket may be overdrawn, and then the next request waits until it is not. Each proxy counts for
 //! itself.
 
-use crate::space::Account;
 use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use stator_api::openai::ApiError;
+use stator_api::space::Account;
 use stator_runtime::date::rfc3339;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn clients_are_counted_apart() {
         let (now, rates) = (Instant::now(), rates(1, 0));
-        let keys = crate::space::Derivation::new(Some("secret"), &Default::default());
+        let keys = stator_api::space::Derivation::new(Some("secret"), &Default::default());
         let [one, other] = ["a", "b"].map(|key| rates.account(Some(keys.of_key(key)), now));
         assert!(one.take_request(now).is_ok() && other.take_request(now).is_ok());
         assert!(one.take_request(now).is_err());

@@ -26,6 +26,8 @@ pub mod passed_fields;
 pub mod pooled;
 pub mod request;
 pub mod responses;
+pub mod salts;
+pub mod space;
 pub mod steering;
 pub mod stream;
 mod thoughts;

@@ -3,9 +3,9 @@
 use super::address::ClientAddress;
 use super::metrics::Refusal;
 use super::{Door, Visitor};
-use crate::space::Account;
 use prometheus_client::metrics::gauge::Gauge;
 use stator_api::openai::ApiError;
+use stator_api::space::Account;
 use stator_runtime::quota::{Hold, QuotaRefusal};
 use std::time::Duration;
 

@@ -17,10 +17,10 @@ pub(crate) use args::KEY_SHARE_PERCENT;
 pub(crate) use metrics::DoorMetrics;
 
 use crate::deadlines::Deadlines;
-use crate::space::Account;
 use metrics::Refusal;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
+use stator_api::space::Account;
 use stator_runtime::log::Occurrences;
 use stator_runtime::quota::{Hold, Quota, QuotaRefusal};
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
 //! Clients that are let in, and clients that are told to come back.
 
 use super::*;
-use crate::space::Derivation;
 use clap::{Command, FromArgMatches};
 use stator_api::openai::ApiError;
+use stator_api::space::Derivation;
 use std::collections::BTreeSet;
 
 fn door(flags: &[&str]) -> Result<Door, Vec<String>> {

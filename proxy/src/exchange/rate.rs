@@ -2,11 +2,11 @@
 
 use super::Exchange;
 use crate::rates::RateAccount;
-use crate::space::Account;
 use crate::standalone::client::Client;
 use http::{HeaderName, HeaderValue};
 use stator_api::anthropic;
 use stator_api::openai::ApiError;
+use stator_api::space::Account;
 use std::time::{Instant, SystemTime};
 
 impl Exchange {

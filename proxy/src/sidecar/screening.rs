@@ -1,7 +1,7 @@
 //! The bodies of requests on their way to the engine: without the fields that no engine gets.
 //!
 //! A client that steers engines is refused. Fields that a proxy of ours has set, and those that a
-//! picker has obeyed, are removed.
+//! picker has obeyed, are removed. A tenant becomes the cache salt of its prompts.
 
 use super::service::Sidecar;
 use super::trace;
@@ -9,7 +9,6 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::upstream::engines::Leg;
 use crate::upstream::passage::Losses;
-use crate::upstream::salts::{self, CACHE_SALT};
 use bytes::Bytes;
 use http::header;
 use pingora::http::RequestHeader;
@@ -17,7 +16,8 @@ use pingora::upstreams::peer::HttpPeer;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::passed_fields::PassingEdge;
-use stator_body::{Api, FormError, FormScreen, Object, scan};
+use stator_api::{salts, space};
+use stator_body::{Api, Field, FormError, FormScreen, Object, scan, write_string};
 use stator_handover::{KV_PARAMETERS, nixl};
 use stator_protos::header::DESTINATION;
 use tracing::Span;
@@ -44,24 +44,26 @@ impl Sidecar {
         let losses = self.losses(exchange, PassingEdge { obeyed, from_proxy: proxy, api: None });
         let screened = self.settings.passage.screen(body.clone(), &losses)?;
         exchange.ignores(losses.notes.ignored().as_deref());
-        if screened.len() == body.len() {
-            return Ok(screened);
-        }
-        if !proxy {
+        let stripped = screened.len() != body.len();
+        if stripped && !proxy {
             self.metrics.stripped.inc();
         }
-        let salt = extension_salt(&body)?;
-        if salt.is_none() && !proxy {
+        let salt = match space::tenant(&exchange.request().headers)? {
+            Some(tenant) => tenant_salt(exchange, tenant, &body)?,
+            None if stripped => extension_salt(&body)?,
+            None => None,
+        };
+        if salt.is_none() && !(stripped && proxy) {
             return Ok(screened);
         }
         let object = Object::parse(&screened);
         let object = object.map_err(|error| ApiError::invalid_json(error.to_string()))?;
         let mut edit = object.edit();
-        if proxy {
+        if stripped && proxy {
             edit = edit.set(KV_PARAMETERS, nixl::PREFILL);
         }
-        if let Some(salt) = salt {
-            edit = edit.set(CACHE_SALT, Bytes::copy_from_slice(salt));
+        if let Some(Salt { field, json }) = salt {
+            edit = edit.set(field.name(), json);
         }
         Ok(edit.finish().into())
     }
@@ -126,9 +128,30 @@ impl Sidecar {
     }
 }
 
-/// The cache salt of `nvext` as JSON, which goes before the body's own; an empty one counts as none.
-fn extension_salt(body: &[u8]) -> Result<Option<&[u8]>, ApiError> {
+/// A cache salt that a body gets here.
+struct Salt {
+    field: Field,
+    json: Bytes,
+}
+
+/// The cache salt of `nvext`, which goes before the body's own; an empty one counts as none.
+fn extension_salt(body: &[u8]) -> Result<Option<Salt>, ApiError> {
     let Ok(fields) = scan(body) else { return Ok(None) };
     let raw = stator_body::extension_salt(body, &fields);
-    Ok(raw.map(salts::extension).transpose()?.flatten().and(raw))
+    let raw = raw.map(salts::extension).transpose()?.flatten().and(raw);
+    Ok(raw.map(|raw| Salt { field: Field::CacheSalt, json: Bytes::copy_from_slice(raw) }))
+}
+
+/// The cache salt of a tenant's request; none for a body without a prompt.
+fn tenant_salt(exchange: &Exchange, tenant: &str, body: &[u8]) -> Result<Option<Salt>, ApiError> {
+    let api = Api::find(exchange.method(), exchange.path());
+    let (Some(field), Ok(fields)) = (api.and_then(space::salt_field), scan(body)) else {
+        return Ok(None);
+    };
+    let own = fields.raw(body, field).map(|raw| salts::own(field, raw)).transpose()?.flatten();
+    let extension = stator_body::extension_salt(body, &fields);
+    let extension = extension.map(salts::extension).transpose()?.flatten();
+    let mut json = Vec::new();
+    write_string(&space::tenant_salt(tenant, own.as_deref(), extension.as_deref()), &mut json);
+    Ok(Some(Salt { field, json: json.into() }))
 }

@@ -4,6 +4,7 @@ use super::metrics::Header;
 use super::testkit::Proxy;
 use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, soon, tree};
 use serde_json::Value;
+use stator_api::space::tenant_salt;
 use stator_handover::nixl;
 
 #[tokio::test]
@@ -105,6 +106,36 @@ async fn a_client_that_steers_is_refused_and_hears_what_is_ignored() {
         check_done(&mut client).await;
         assert_eq!(client.header("x-stator-ignored"), ignored, "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_tenant_becomes_the_salt_of_its_prompts() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let blue = tenant_salt("blue", None, None);
+    let narrow = tenant_salt("blue", Some("a"), Some("b"));
+    for (path, body, expected) in [
+        ("/v1/completions", r#"{"n":1}"#, format!(r#"{{"n":1,"cache_salt":"{blue}"}}"#)),
+        (
+            "/v1/completions",
+            r#"{"cache_salt":"a","nvext":{"cache_salt":"b"}}"#,
+            format!(r#"{{"cache_salt":"{narrow}"}}"#),
+        ),
+        ("/generate", r#"{"text":"p"}"#, format!(r#"{{"text":"p","extra_key":"{blue}"}}"#)),
+        ("/v1/images/generations", r#"{"prompt":"p"}"#, r#"{"prompt":"p"}"#.to_owned()),
+    ] {
+        let mut client = proxy.post(path, "X-Tenant-Id: blue\r\n", body).await;
+        let mut asked = engine.asked().await;
+        assert_eq!((&asked.body, asked.header("x-tenant-id")), (&expected, None), "{path}");
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+    }
+    let twice = "X-Tenant-Id: a\r\nX-Tenant-Id: b\r\n";
+    let mut client = proxy.post("/v1/completions", twice, BODY).await;
+    assert!(client.read().await);
+    let param = &tree(&client.body)["error"]["param"];
+    assert_eq!((client.status(), param), (400, &"x-tenant-id".into()));
+    assert!(engine.is_idle());
 }
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use crate::door::{Admission, Visitor};
 use crate::rates::RateAccount;
-use crate::space::{Account, PrefixSpace};
 use http::HeaderMap;
 use stator_api::openai::ApiError;
+use stator_api::space::{Account, PrefixSpace};
 use stator_protos::header::{TRACEPARENT, TRACESTATE};
 use stator_runtime::trace::Stages;
 

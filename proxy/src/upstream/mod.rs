@@ -12,7 +12,6 @@ pub(crate) mod headers;
 pub(crate) mod metadata;
 pub(crate) mod passage;
 pub(crate) mod relay;
-pub(crate) mod salts;
 pub(crate) mod serving;
 pub(crate) mod settings;
 pub(crate) mod target;

@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::{Engine, SERVED_BY};
 use stator_tests::envoy::{Envoy, EnvoySettings};
+use stator_tests::http::Client;
 use stator_tests::picker::{EndpointsFile, Picker};
 use stator_tests::tooling::installed;
 
@@ -76,4 +77,23 @@ async fn a_picker_names_both_engines_and_the_sidecar_obeys() {
     }
     let labels = ["way=\"handed_over\"", "status=\"200\""];
     sidecar.counts("stator_direct_requests_total", &labels, 3.0).await;
+}
+
+#[tokio::test]
+async fn a_tenant_has_the_same_salt_by_whatever_way_its_prompts_come() {
+    let engine = Engine::start().await;
+    let sidecar = Sidecar::start(engine.address(), &[]).await;
+    let tenant = |name: &str| sidecar.client.clone().with_header("x-tenant-id", name);
+    let salt = async |client: Client, own: Option<&str>| {
+        let mut body = chat("hello");
+        own.into_iter().for_each(|own| body["cache_salt"] = json!(own));
+        assert_eq!(client.post(CHAT, &body).await.status, StatusCode::OK);
+        engine.last().json()["cache_salt"].as_str().expect("a salt").to_owned()
+    };
+    let blue = salt(tenant("blue"), None).await;
+    // The salt of a proxy without keys and secret.
+    assert_eq!(blue, "5d6e2809f8d9cf6fe3a0f9af5b53765e");
+    assert_eq!(salt(tenant("blue"), Some(&blue)).await, blue, "a picker before has salted it");
+    let others = [salt(tenant("red"), None).await, salt(tenant("red"), Some(&blue)).await];
+    assert!(others[0] != others[1] && !others.contains(&blue), "{others:?}");
 }

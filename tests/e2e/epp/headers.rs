@@ -77,6 +77,24 @@ async fn a_clients_body_does_not_steer_engines() {
 }
 
 #[tokio::test]
+async fn the_prompts_of_two_tenants_share_no_prefix() {
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let salt = async |tenant: &str| {
+        let client = testbed.client().with_header("x-tenant-id", tenant);
+        let reply = client.post(CHAT, &chat("model", "hello")).await;
+        assert_eq!(reply.status, StatusCode::OK);
+        let seen = testbed.engines[0].last();
+        assert_eq!(seen.header("x-tenant-id"), [tenant]);
+        seen.json()["cache_salt"].as_str().expect("a salt").to_owned()
+    };
+    // The salt of a proxy without keys and secret.
+    assert_eq!(salt("blue").await, "5d6e2809f8d9cf6fe3a0f9af5b53765e");
+    assert_ne!(salt("red").await, salt("blue").await);
+    assert_eq!(testbed.chat("hello").await.status, StatusCode::OK);
+    assert_eq!(testbed.engines[0].last().json().get("cache_salt"), None);
+}
+
+#[tokio::test]
 async fn a_request_keeps_its_headers_and_its_identity() {
     let Some(testbed) = Testbed::start(1).await else { return };
     let client = testbed.client().with_header("x-request-id", "mine");

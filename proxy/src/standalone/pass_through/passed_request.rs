@@ -1,20 +1,21 @@
 //! A request's fields that decide where it goes; and the request, as it goes on.
 
 use crate::exchange::Exchange;
-use crate::space::Account;
 use crate::standalone::catalog::Catalog;
 use crate::standalone::client::Client;
 use crate::standalone::config::ProxySettings;
 use crate::standalone::job::payer;
 use crate::standalone::{Pool, Prompt};
+use crate::upstream::headers;
 use crate::upstream::passage::{Losses, RemovedFields};
-use crate::upstream::{headers, salts};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::RequestHeader;
 use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::passed_fields::PassingEdge;
+use stator_api::salts;
+use stator_api::space::Account;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
     Api, Field, Fields, Object, Span, extension_salt, form_field, is_form, prompt_bytes, scan,
@@ -73,7 +74,8 @@ struct Salts<'a> {
 impl<'a> Salts<'a> {
     /// Reads and checks them; an empty extension counts as none.
     fn read(body: &'a [u8], fields: &Fields) -> Result<Self, ApiError> {
-        let own = fields.raw(body, Field::CacheSalt).map(salts::own).transpose()?.flatten();
+        let own = fields.raw(body, Field::CacheSalt);
+        let own = own.map(|raw| salts::own(Field::CacheSalt, raw)).transpose()?.flatten();
         let extension = extension_salt(body, fields).map(salts::extension).transpose()?.flatten();
         Ok(Self { own, extension })
     }

@@ -5,10 +5,10 @@
 //! disk: a process that is killed loses the last few.
 
 use super::record::{FinishedResponse, ResponseKeeping, ResponseRecord};
-use crate::space::PrefixSpace;
 use anyhow::{Context, bail, ensure};
 use ring::digest::{SHA256, digest};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use stator_api::space::PrefixSpace;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -327,6 +327,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = i64> {
 mod tests {
     use super::super::{ResponseStore, StoreLimits};
     use super::*;
+    use crate::standalone::responses::tenant_space;
 
     const LIMITS: StoreLimits =
         StoreLimits { bytes: 1 << 20, responses: 10, ttl: Duration::from_secs(60) };
@@ -352,7 +353,7 @@ mod tests {
     fn responses_outlive_their_process_as_they_were() {
         let home = tempfile::tempdir().expect("a folder");
         let path = home.path().join("responses");
-        let (mine, yours) = (PrefixSpace::of_tests(1), PrefixSpace::default());
+        let (mine, yours) = (tenant_space(1), PrefixSpace::default());
         let store = ResponseStore::open(LIMITS, &path).expect("a store");
         keep(&store, "a", &["shared", "one"], mine);
         keep(&store, "b", &["shared", "two"], yours);
@@ -415,7 +416,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let path = home.path().join("responses");
         let store = ResponseStore::open(LIMITS, &path).expect("a store");
-        keep(&store, "a", &["one"], PrefixSpace::of_tests(1));
+        keep(&store, "a", &["one"], tenant_space(1));
         drop(store);
         for (change, what) in [
             ("UPDATE responses SET input = x'010000000000000002'", "a list of items is damaged"),

@@ -2,8 +2,8 @@
 
 use super::archive::{ArchivedResponse, Change, apply, prepare, read};
 use super::postgres::StoredResponse;
-use crate::space::PrefixSpace;
 use rusqlite::{Connection, params};
+use stator_api::space::PrefixSpace;
 use std::sync::Arc;
 
 /// Bytes of a prefix space.

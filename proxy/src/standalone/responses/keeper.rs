@@ -2,9 +2,9 @@
 
 use super::record::{ResponseKeeping, ResponseRecord};
 use super::store::ResponseStore;
-use crate::space::PrefixSpace;
 use stator_api::openai::ApiError;
 use stator_api::responses::ResponseEvents;
+use stator_api::space::PrefixSpace;
 use std::sync::Arc;
 
 /// Prefix of the ids of responses.

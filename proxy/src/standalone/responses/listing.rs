@@ -63,11 +63,11 @@ fn id(item: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::PrefixSpace;
+    use crate::standalone::responses::tenant_space;
     use serde_json::{Value, json};
 
     fn page(query: &str) -> Result<Value, String> {
-        let mut record = ResponseRecord::of_tests(PrefixSpace::of_tests(1));
+        let mut record = ResponseRecord::of_tests(tenant_space(1));
         record.earlier = vec![r#"{"id":"a"}"#.into()];
         record.input = vec![r#"{"id":"b"}"#.into(), r#"{"id":"c"}"#.into()];
         let page = input_items(&record, &Query::of_tests(query)).map_err(|error| error.message)?;

@@ -22,12 +22,12 @@ pub(crate) use store::{ResponseStore, SharedStore, StoreUse};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::space::Account;
 use crate::standalone::query::Query;
 use bytes::Bytes;
 use http::StatusCode;
 use retrieval::Retrieval;
 use stator_api::openai::ApiError;
+use stator_api::space::Account;
 
 /// A request about a response that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,4 +122,12 @@ fn unknown(id: &str) -> ApiError {
 
 async fn json(exchange: &mut Exchange, body: Vec<u8>) {
     exchange.respond(StatusCode::OK, "application/json", Bytes::from(body), &[]).await;
+}
+
+/// A space of the tests.
+#[cfg(test)]
+fn tenant_space(number: u64) -> stator_api::space::PrefixSpace {
+    let mut digest = [0; 32];
+    digest[..8].copy_from_slice(&number.to_le_bytes());
+    stator_api::space::PrefixSpace::read(Some(&digest)).expect("a digest has 32 bytes")
 }

@@ -1,9 +1,9 @@
 //! One response that is kept: its items, and its events while it is worked on.
 
-use crate::space::PrefixSpace;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stator_api::responses::ResponseEvents;
+use stator_api::space::PrefixSpace;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -245,12 +245,13 @@ fn since(first: u64, batch: &Bytes, from: u64) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::standalone::responses::tenant_space;
     use stator_api::Delta;
     use stator_api::delta::Usage;
 
     #[tokio::test]
     async fn events_are_replayed_from_any_number() {
-        let record = ResponseRecord::of_tests(PrefixSpace::of_tests(1));
+        let record = ResponseRecord::of_tests(tenant_space(1));
         let mut news = record.follow();
         record.advance(|events, out| events.queue(out));
         record.advance(|events, out| events.begin(out));

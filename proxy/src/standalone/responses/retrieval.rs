@@ -139,7 +139,7 @@ fn any_item(object: &[u8], is_it: impl Fn(&Value) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::PrefixSpace;
+    use crate::standalone::responses::tenant_space;
     use serde_json::json;
     use stator_api::Delta;
 
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_response_is_read_with_what_is_included() {
-        let record = ResponseRecord::of_tests(PrefixSpace::of_tests(1));
+        let record = ResponseRecord::of_tests(tenant_space(1));
         let seal = ThoughtSeal::new(&[1; 32]);
         let delta = Delta { reasoning: "so", text: "yes", ..Delta::default() };
         record.advance(|events, out| events.begin(out));

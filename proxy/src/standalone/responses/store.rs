@@ -5,9 +5,9 @@ use super::archive::{ArchivedResponse, ResponseArchive};
 use super::limits::StoreLimits;
 use super::postgres::{PostgresArchive, PostgresPlace};
 use super::record::ResponseRecord;
-use crate::space::PrefixSpace;
 use parking_lot::Mutex;
 use stator_api::openai::ApiError;
+use stator_api::space::PrefixSpace;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -374,6 +374,7 @@ impl Shelf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::standalone::responses::tenant_space;
     use proptest::prelude::*;
 
     fn record(space: PrefixSpace) -> Arc<ResponseRecord> {
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_response_is_its_tenants_own() {
-        let (mine, yours) = (PrefixSpace::of_tests(1), PrefixSpace::of_tests(2));
+        let (mine, yours) = (tenant_space(1), tenant_space(2));
         let store = store(100, 10);
         store.keep("a", record(mine), 10);
         assert!(store.find("a", mine).is_some());
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn who_holds_most_loses_its_oldest() {
-        let (large, small) = (PrefixSpace::of_tests(1), PrefixSpace::of_tests(2));
+        let (large, small) = (tenant_space(1), tenant_space(2));
         let store = store(100, 10);
         store.keep("small", record(small), 20);
         for id in ["a", "b", "c", "d"] {
@@ -411,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_stay_has_an_end() {
-        let space = PrefixSpace::of_tests(1);
+        let space = tenant_space(1);
         let store = store(100, 10);
         let now = Instant::now();
         store.keep_at(now, "a", record(space), 10);
@@ -427,7 +428,7 @@ mod tests {
         fn bounds_hold(steps in proptest::collection::vec((0..30u32, 0..4u64, 0..60usize), 0..80)) {
             let store = store(100, 5);
             for (id, tenant, bytes) in steps {
-                let (id, space) = (id.to_string(), PrefixSpace::of_tests(tenant));
+                let (id, space) = (id.to_string(), tenant_space(tenant));
                 match bytes {
                     0 => drop(store.forget(&id, space)),
                     bytes => store.keep(&id, record(space), bytes),

@@ -6,9 +6,9 @@
 use super::super::archive::ArchivedResponse;
 use super::super::limits::StoreLimits;
 use super::super::record::{FinishedResponse, ResponseKeeping, ResponseRecord};
-use crate::space::PrefixSpace;
 use anyhow::{Context, bail, ensure};
 use ring::digest::{SHA256, digest};
+use stator_api::space::PrefixSpace;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,17 +6,20 @@
 //! space and none widens it, so that a client that makes up a tenant stays in its own key's space.
 //!
 //! Replicas that have the same keys (or the same secret) derive the same spaces without a word to
-//! each other.
+//! each other. Edges that ask for no keys, a sidecar and an endpoint picker, derive the spaces of
+//! tenants as a proxy without keys and secret does: see [`tenant_salt`].
 
+use crate::openai::ApiError;
+use crate::openai::options::check_cache_salt;
+use crate::responses::ThoughtSeal;
 use http::HeaderMap;
 use ring::{hmac, pbkdf2};
-use stator_api::openai::ApiError;
-use stator_api::openai::options::check_cache_salt;
-use stator_api::responses::ThoughtSeal;
+use stator_body::{Api, Field};
 use stator_protos::hash::name_hash;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::LazyLock;
 
 /// Rounds of PBKDF2 between what an operator configured and the key of all spaces. Engines and
 /// subscribers of KV events see spaces; whoever guesses at API keys from one pays this for each
@@ -32,13 +35,13 @@ const SALT_BYTES: usize = 16;
 type Digest = [u8; 32];
 
 /// The key under which this fleet's spaces are derived.
-pub(crate) struct Derivation(hmac::Key);
+pub struct Derivation(hmac::Key);
 
 impl Derivation {
     /// A key from the operator's `secret`, or else from the set of API keys, in whatever order. A
     /// fleet without either has a well-known key: its spaces keep requests apart that do not try
     /// to meet.
-    pub(crate) fn new(secret: Option<&str>, api_keys: &BTreeSet<String>) -> Self {
+    pub fn new(secret: Option<&str>, api_keys: &BTreeSet<String>) -> Self {
         if secret.is_none() && api_keys.is_empty() {
             return Self(hmac::Key::new(hmac::HMAC_SHA256, DOMAIN));
         }
@@ -53,12 +56,12 @@ impl Derivation {
     }
 
     /// The account of an API key.
-    pub(crate) fn of_key(&self, api_key: &str) -> Account {
+    pub fn of_key(&self, api_key: &str) -> Account {
         Account { root: self.digest(b"key", api_key.as_bytes()), is_apart: true }
     }
 
     /// The account of everyone, where no keys are asked for or all of them share.
-    pub(crate) fn of_all(&self) -> Account {
+    pub fn of_all(&self) -> Account {
         Account { root: self.digest(b"all", b""), is_apart: false }
     }
 
@@ -69,7 +72,7 @@ impl Derivation {
 
 /// The owner of a request, as its API key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Account {
+pub struct Account {
     root: Digest,
     /// Whether this account has a space of its own even where a request names no other part.
     is_apart: bool,
@@ -92,7 +95,7 @@ impl Account {
     /// # Errors
     ///
     /// 400 for a tenant that cannot be meant.
-    pub(crate) fn space_of(
+    pub fn space_of(
         &self,
         headers: &HeaderMap,
         cache_salt: Option<&str>,
@@ -107,7 +110,7 @@ impl Account {
     /// # Errors
     ///
     /// 400 for a tenant that cannot be meant.
-    pub(crate) fn thought_seal(&self, headers: &HeaderMap) -> Result<ThoughtSeal, ApiError> {
+    pub fn thought_seal(&self, headers: &HeaderMap) -> Result<ThoughtSeal, ApiError> {
         let mut material = Vec::new();
         // A list of two parts is no space's, which has three.
         for part in [Some("sealed thoughts"), tenant(headers)?] {
@@ -130,24 +133,16 @@ impl Account {
 /// The space of one request. The common space is without a salt, so that its block hashes are
 /// those of NVIDIA Dynamo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct PrefixSpace(Option<Digest>);
+pub struct PrefixSpace(Option<Digest>);
 
 impl PrefixSpace {
-    /// A space of the tests.
-    #[cfg(test)]
-    pub(crate) fn of_tests(number: u64) -> Self {
-        let mut digest = Digest::default();
-        digest[..8].copy_from_slice(&number.to_le_bytes());
-        Self(Some(digest))
-    }
-
     /// The space as bytes, to be kept; none for the common space.
-    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+    pub fn bytes(&self) -> Option<&[u8]> {
         self.0.as_ref().map(|digest| &digest[..])
     }
 
     /// The space of such bytes; none if they are none.
-    pub(crate) fn read(bytes: Option<&[u8]>) -> Option<Self> {
+    pub fn read(bytes: Option<&[u8]>) -> Option<Self> {
         match bytes {
             None => Some(Self(None)),
             Some(bytes) => Some(Self(Some(bytes.try_into().ok()?))),
@@ -155,36 +150,88 @@ impl PrefixSpace {
     }
 
     /// The cache salt that stands for the space: 32 hexadecimal digits, or none.
-    pub(crate) fn salt(&self) -> Option<String> {
+    pub fn salt(&self) -> Option<String> {
         let digest = self.0?;
         Some(digest[..SALT_BYTES].iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// A number for a session that a request of this space names. Sessions of two spaces are two
     /// sessions, whatever they are called.
-    pub(crate) fn session(&self, text: &str) -> u64 {
+    pub fn session(&self, text: &str) -> u64 {
         let Some(digest) = self.0 else { return name_hash(text) };
         let tag = tag(&hmac::Key::new(hmac::HMAC_SHA256, &digest), text.as_bytes());
         tag.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 }
 
-/// The tenant that a request names, if any.
+/// The account of everyone at an edge that asks for no keys.
+static EVERYONE: LazyLock<Account> =
+    LazyLock::new(|| Derivation::new(None, &BTreeSet::new()).of_all());
+
+/// The cache salt of a tenant's request at an edge that asks for no keys, whose body has these
+/// salts: the one of a proxy without keys and secret. A body that has the tenant's own salt, from
+/// such an edge before this one, keeps it.
+pub fn tenant_salt(tenant: &str, cache_salt: Option<&str>, extension_salt: Option<&str>) -> String {
+    let salt = |cache_salt, extension_salt| {
+        let parts = Parts { tenant: Some(tenant), cache_salt, extension_salt };
+        EVERYONE.space(parts).salt().expect("a tenant has a space of its own")
+    };
+    let own = salt(None, None);
+    match (cache_salt, extension_salt) {
+        (None, None) => own,
+        (Some(known), None) if known == own => own,
+        _ => salt(cache_salt, extension_salt),
+    }
+}
+
+/// The field of a body by which engines keep prefixes apart, of an API with prompts.
+pub fn salt_field(api: Api) -> Option<Field> {
+    match api {
+        Api::ChatCompletions
+        | Api::Completions
+        | Api::Responses
+        | Api::Messages
+        | Api::Embeddings
+        | Api::Pooling
+        | Api::Classify
+        | Api::Rerank
+        | Api::Score
+        | Api::VllmGenerate => Some(Field::CacheSalt),
+        // Its requests are no OpenAI's, whose field has another name there.
+        Api::SglangGenerate => Some(Field::ExtraKey),
+        _ => None,
+    }
+}
+
+/// The tenant that a request's headers name, if any.
+///
+/// # Errors
+///
+/// As [`tenant_of`].
+pub fn tenant(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    tenant_of(headers.get_all(TENANT_ID).iter().map(|value| value.as_bytes()))
+}
+
+/// The tenant that the values of the header `x-tenant-id` name, if any.
 ///
 /// # Errors
 ///
 /// 400 for a header that is there twice, is no text, or is longer than a cache salt may be: a
 /// gateway that adds the header behind a client's own must not have its word ignored.
-fn tenant(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
-    let mut values = headers.get_all(TENANT_ID).iter();
+pub fn tenant_of<'v>(
+    values: impl IntoIterator<Item = &'v [u8]>,
+) -> Result<Option<&'v str>, ApiError> {
+    let mut values = values.into_iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         let message = format!("{TENANT_ID} is there more than once");
         return Err(ApiError::invalid(TENANT_ID, message));
     }
-    let text = value.to_str().map(str::trim);
-    let text =
-        text.map_err(|_| ApiError::invalid(TENANT_ID, format!("{TENANT_ID} is no ASCII text")))?;
+    let plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
+    let text = str::from_utf8(value).ok().filter(|text| text.as_bytes().iter().all(plain));
+    let Some(text) = text.map(str::trim) else {
+        return Err(ApiError::invalid(TENANT_ID, format!("{TENANT_ID} is no ASCII text")));
+    };
     if text.is_empty() {
         return Ok(None);
     }
@@ -276,6 +323,18 @@ mod tests {
         let derived = salt(everyone, tenant).expect("a tenant has a space");
         // Computed apart: HMAC-SHA-256 of "all" under the domain, and of the parts under that.
         assert_eq!(derived, "5d6e2809f8d9cf6fe3a0f9af5b53765e");
+        assert_eq!(tenant_salt("blue", None, None), derived);
+    }
+
+    #[test]
+    fn two_edges_in_a_row_keep_a_tenants_salt() {
+        let blue = tenant_salt("blue", None, None);
+        assert_eq!(tenant_salt("blue", Some(&blue), None), blue);
+        let narrower = [(Some("s"), None), (None, Some("s")), (Some("s"), Some("s"))];
+        let salts = narrower.map(|(own, extension)| tenant_salt("blue", own, extension));
+        let stolen = tenant_salt("red", Some(&blue), None);
+        let all: HashSet<_> = salts.iter().chain([&blue, &stolen]).collect();
+        assert_eq!(all.len(), 5, "another tenant's salt narrows the own space only");
     }
 
     proptest! {

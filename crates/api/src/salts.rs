@@ -1,21 +1,18 @@
 //! Cache salts of bodies that engines read themselves.
 
-use stator_api::openai::ApiError;
-use stator_api::openai::body::EXTENSION_SALT;
-use stator_api::openai::options::check_cache_salt;
-use stator_body::unquote;
+use crate::openai::ApiError;
+use crate::openai::body::EXTENSION_SALT;
+use crate::openai::options::check_cache_salt;
+use stator_body::{Field, unquote};
 use std::borrow::Cow;
 
-/// Field that keeps the prefixes of clients apart.
-pub(crate) const CACHE_SALT: &str = "cache_salt";
-
-/// The body's own salt, of its JSON; `null` is none.
+/// The body's own salt, of the JSON of its `field`; `null` is none.
 ///
 /// # Errors
 ///
 /// 400 for a salt that is no string, empty or too long.
-pub(crate) fn own(raw: &[u8]) -> Result<Option<Cow<'_, str>>, ApiError> {
-    checked(CACHE_SALT, text(CACHE_SALT, raw)?)
+pub fn own(field: Field, raw: &[u8]) -> Result<Option<Cow<'_, str>>, ApiError> {
+    checked(field.name(), text(field.name(), raw)?)
 }
 
 /// The salt of Dynamo's `nvext`, of its JSON; `null` and an empty one are none.
@@ -23,7 +20,7 @@ pub(crate) fn own(raw: &[u8]) -> Result<Option<Cow<'_, str>>, ApiError> {
 /// # Errors
 ///
 /// 400 for a salt that is no string, or too long.
-pub(crate) fn extension(raw: &[u8]) -> Result<Option<Cow<'_, str>>, ApiError> {
+pub fn extension(raw: &[u8]) -> Result<Option<Cow<'_, str>>, ApiError> {
     checked(EXTENSION_SALT, text(EXTENSION_SALT, raw)?.filter(|salt| !salt.is_empty()))
 }
 

@@ -1,0 +1,102 @@
+//! Tenants: the prompts of two of them share no cached prefix.
+//!
+//! The picker writes the cache salt of a tenant into the body, so that endpoints keep prefixes apart
+//! whatever stands beside them, and names the prompt's blocks by it, as they do. The header goes on
+//! for a proxy behind the picker, whose responses belong to tenants; a sidecar keeps the salt.
+
+use crate::exchange::RequestHead;
+use stator_api::openai::ApiError;
+use stator_api::{salts, space};
+use stator_body::{Editor, Field, ParsedBody, extension_salt};
+use stator_protos::header::TENANT_ID;
+
+/// Member of `nvext` that endpoints read before their own field.
+const EXTENSION: &str = "cache_salt";
+
+/// The cache salt of a tenant's request, where its body can take one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TenantSalt {
+    /// The salt: 32 hexadecimal digits.
+    pub text: String,
+    field: Field,
+    /// Whether `nvext` has a salt, which would go before the field.
+    pub is_extended: bool,
+}
+
+/// The tenant that a request names.
+///
+/// # Errors
+///
+/// 400 for a header that cannot be meant.
+pub(crate) fn tenant(head: &RequestHead) -> Result<Option<&str>, ApiError> {
+    let named = head.headers.iter().filter(|(name, _)| *name == TENANT_ID);
+    space::tenant_of(named.map(|(_, value)| value))
+}
+
+impl TenantSalt {
+    /// The salt of a tenant's request; none if its body has no prompt, or is no JSON as a whole.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a salt of the client's that cannot be meant.
+    pub(crate) fn of(
+        tenant: &str,
+        parsed: &ParsedBody,
+        body: &[u8],
+    ) -> Result<Option<Self>, ApiError> {
+        let field = parsed.api.and_then(space::salt_field);
+        let json = parsed.json(body).filter(|(json, _)| json.len() == body.len());
+        let (Some(field), Some((json, fields))) = (field, json) else { return Ok(None) };
+        let own = fields.raw(json, field).map(|raw| salts::own(field, raw)).transpose()?.flatten();
+        let extension = extension_salt(json, fields);
+        let is_extended = extension.is_some();
+        let extension = extension.map(salts::extension).transpose()?.flatten();
+        let text = space::tenant_salt(tenant, own.as_deref(), extension.as_deref());
+        Ok(Some(Self { text, field, is_extended }))
+    }
+
+    /// Writes the salt into the body.
+    pub(crate) fn write(&self, editor: &mut Editor<'_>) {
+        editor.set_string(self.field, &self.text);
+        if self.is_extended {
+            // Hexadecimal digits need no escape.
+            editor.merge(Field::Nvext, EXTENSION, format!("\"{}\"", self.text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_body::{ParseOutcome, ParserSet, parser};
+
+    /// The body of a tenant's request as it goes on, and whether it was salted at all.
+    fn salted(path: &str, body: &'static str) -> Option<String> {
+        let parser = parser("openai-parser").expect("it is known");
+        let parsed = match ParserSet::new([parser]).parse(path, body.as_bytes()) {
+            Ok(ParseOutcome::Request(parsed)) => parsed,
+            other => panic!("{other:?}"),
+        };
+        let salt = TenantSalt::of("blue", &parsed, body.as_bytes()).expect("it can be meant")?;
+        let mut editor = parsed.editor(body.as_bytes()).expect("it is JSON");
+        salt.write(&mut editor);
+        Some(String::from_utf8(editor.finish().apply(body.as_bytes())).expect("it is text"))
+    }
+
+    #[test]
+    fn a_prompt_gets_its_tenants_salt_in_each_place_where_endpoints_look() {
+        let blue = space::tenant_salt("blue", None, None);
+        let narrow = space::tenant_salt("blue", Some("s"), Some("e"));
+        let completions = "/v1/completions";
+        assert_eq!(
+            salted(completions, r#"{"model":"m","prompt":"p"}"#),
+            Some(format!(r#"{{"model":"m","prompt":"p","cache_salt":"{blue}"}}"#))
+        );
+        let body = r#"{"model":"m","prompt":"p","cache_salt":"s","nvext":{"cache_salt":"e"}}"#;
+        let expected = body.replace("\"s\"", &format!("\"{narrow}\""));
+        let expected = expected.replace("\"e\"", &format!("\"{narrow}\""));
+        assert_eq!(salted(completions, body), Some(expected));
+        let image = r#"{"model":"m","prompt":"p"}"#;
+        assert_eq!(salted("/v1/images/generations", image), None, "it has no prefix");
+    }
+}
