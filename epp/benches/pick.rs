@@ -15,6 +15,7 @@ use http::Request;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use prost::Message;
+use stator_api::UnknownFields;
 use stator_body::ParserSet;
 use stator_epp::director::PoolDirector;
 use stator_epp::director::settings::DirectorSettings;
@@ -74,6 +75,7 @@ fn pool(endpoints: u8) -> Arc<Pool> {
 fn service(endpoints: u8) -> ExtProc<PoolDirector> {
     let pool = pool(endpoints);
     let settings = DirectorSettings {
+        unknown_fields: UnknownFields::Refuse,
         refuse_unscreened: false,
         parsers: ParserSet::default(),
         fields: stator_body::FieldRules::default().with_extensions(),

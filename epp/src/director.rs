@@ -92,7 +92,7 @@ impl PoolDirector {
         let request = {
             let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };
             ParsedRequest::read(&head, body.contiguous(), &self.settings, source)
-                .map_err(|error| refuse::unreadable(&error))
+                .map_err(|error| refuse::unreadable(&error, &head))
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
         if self.pool.is_adapter(request.target()) {
@@ -122,7 +122,7 @@ impl PoolDirector {
         routed.body = body;
         routed.watch.late = late;
         routed.watch.account = account;
-        routed.watch.tells_of(&request.screening);
+        routed.watch.ignored.clone_from(&request.ignored);
         if let Some((target, _)) = &request.rewritten {
             routed.watch.rename(target, &request.model);
         }

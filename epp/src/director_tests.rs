@@ -5,6 +5,7 @@ use super::*;
 use crate::exchange::{AnswerBody, Watch};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use stator_api::UnknownFields;
 use stator_epp_config::LoadOptions;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_plugins::settings::MediaEstimate;
@@ -117,6 +118,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     let settings = DirectorSettings {
         parsers: crate::plan::parsers(&plan),
         fields: stator_body::FieldRules::default().with_extensions(),
+        unknown_fields: UnknownFields::Refuse,
         refuse_unscreened: false,
         interest: Interest::Nothing,
         leaves_early: false,
@@ -270,8 +272,8 @@ async fn fields_that_steer_engines_do_not_go_on() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     for (model, sent_as) in [("m", "m"), ("rewrite-me", "rewritten-model")] {
         let body = format!(
-            r#"{{"kv_transfer_params":{{}},"model":"{model}","nvext":{{}}, "made_up":1,
-            "bootstrap_room":1,"prompt":"hello","sampling_params":{{"rid":1}}, "priority":2 }}"#
+            r#"{{"kv_transfer_params":{{}},"model":"{model}","nvext":{{}}, "made_up":null,
+            "bootstrap_host":"","prompt":"hello","sampling_params":{{"rid":1}}, "priority":0 }}"#
         );
         let routed = bench.ask(head(&[]), &body).await;
         let routed = routed.unwrap_or_else(|refusal| panic!("{refusal:?}"));

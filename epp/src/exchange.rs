@@ -124,6 +124,9 @@ pub struct Refusal {
     pub reason: Option<&'static str>,
     /// Time after which a retry makes sense.
     pub retry_after: Option<Duration>,
+    /// Body of the answer as JSON, in the words of the request's API. Without it the message makes
+    /// the body.
+    pub body: Option<Vec<u8>>,
 }
 
 /// Part of an answer that a follower wants to see.

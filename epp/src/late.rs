@@ -27,6 +27,8 @@ pub(crate) struct LateBody {
     pub body: Vec<Bytes>,
     /// The fields that it lost.
     pub screening: Screening,
+    /// Names of fields that changed nothing, for the client.
+    pub ignored: Option<String>,
     /// Whether nobody here can say what it holds.
     pub unread: bool,
     /// The model that the client named, where the endpoint is asked for another one.
@@ -62,10 +64,10 @@ impl LateEdit {
             body.push(piece.clone()).expect("nothing is longer than all memory");
         }
         let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, source)
-            .map_err(|error| refuse::unreadable(&error))?;
+            .map_err(|error| refuse::unreadable(&error, &self.head))?;
         let body = edited(&body, &request, None);
-        let ParsedRequest { model, rewritten, screening, unread, .. } = request;
-        Ok(LateBody { body, screening, unread, asked_model: model, rewritten })
+        let ParsedRequest { model, rewritten, screening, ignored, unread, .. } = request;
+        Ok(LateBody { body, screening, ignored, unread, asked_model: model, rewritten })
     }
 }
 

@@ -7,8 +7,9 @@ use crate::tenant::{self, TenantSalt};
 use crate::text;
 use bytes::Bytes;
 use stator_api::openai::ApiError;
-use stator_api::passed_fields::refuse_pins;
+use stator_api::passed_fields::{PassingEdge, refuse_pins};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
+use stator_api::{FieldNotes, UnknownFields};
 use stator_body::{
     BodyDescription, Field, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
     ScreenOutcome, Screening, VIDEO,
@@ -56,6 +57,8 @@ pub(crate) struct ParsedRequest {
     pub media: Vec<MultimodalItem>,
     /// The fields of the body that do not go on.
     pub screening: Screening,
+    /// Names of fields that change nothing, for the client.
+    pub ignored: Option<String>,
     /// The salt by which its tenant's prompts are kept apart, where the body takes one.
     pub tenant_salt: Option<TenantSalt>,
     /// Whether nobody here can read the body.
@@ -77,8 +80,14 @@ pub(crate) enum UnreadableRequest {
     Screening(ScreenError),
     /// The body is of a kind that nobody can screen, and the operator wants it screened.
     Kind,
-    /// The wishes for an endpoint cannot be meant.
-    Steering(ApiError),
+    /// A field or a header may not go on, or cannot be meant.
+    Refused(ApiError),
+}
+
+impl From<ApiError> for UnreadableRequest {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl ParsedRequest {
@@ -103,16 +112,10 @@ impl ParsedRequest {
                 Err(error) => return Err(UnreadableRequest::Body(error)),
             },
         };
-        let screened = settings.fields.screen_body(described(head), &body, parsed.as_ref());
-        let (screening, unread) = match screened.map_err(UnreadableRequest::Screening)? {
-            ScreenOutcome::Read(screening) => (screening, false),
-            ScreenOutcome::Unread if settings.refuse_unscreened => {
-                return Err(UnreadableRequest::Kind);
-            }
-            ScreenOutcome::Unread => (Screening::default(), true),
-        };
-        let tenant_salt =
-            salt_of_tenant(head, parsed.as_mut(), &body).map_err(UnreadableRequest::Steering)?;
+        let (screening, unread) = screen(head, &body, settings, parsed.as_ref())?;
+        let notes = FieldNotes::new(unknown_fields(settings, head));
+        settle(parsed.as_ref(), &screening, &notes)?;
+        let tenant_salt = salt_of_tenant(head, parsed.as_mut(), &body)?;
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
         let rewritten = by_header.or_else(|| {
@@ -124,22 +127,14 @@ impl ParsedRequest {
         let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
         let media = parsed.as_ref().map(|parsed| parsed.media(&body)).unwrap_or_default();
         let media_size = media_size(&media, head, &settings.media);
-        let media = media
-            .iter()
-            .map(|&MediaItem { hash, modality, .. }| MultimodalItem {
-                hash,
-                modality,
-                size_bytes: MEDIA_BYTES,
-            })
-            .collect();
+        let media = media.iter().map(multimodal).collect();
         let fairness_id = fairness_id(head, settings);
         let said = SteeringHeaders::of(|name| head.header(name));
         let json = parsed.as_ref().and_then(|parsed| parsed.json(&body));
         if let Some((json, _)) = json.filter(|(_, fields)| fields.get(Field::Nvext).is_some()) {
-            refuse_pins(json).map_err(UnreadableRequest::Steering)?;
+            refuse_pins(json)?;
         }
-        let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)
-            .map_err(UnreadableRequest::Steering)?;
+        let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)?;
         let session = said.session().map(name_hash);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
@@ -153,6 +148,7 @@ impl ParsedRequest {
             fairness_id,
             media,
             screening,
+            ignored: notes.ignored(),
             tenant_salt,
             unread,
             media_size,
@@ -228,6 +224,40 @@ impl ParsedRequest {
     }
 }
 
+/// The fields that the body loses, and whether nobody here can read it.
+fn screen(
+    head: &RequestHead,
+    body: &Bytes,
+    settings: &DirectorSettings,
+    parsed: Option<&ParsedBody>,
+) -> Result<(Screening, bool), UnreadableRequest> {
+    let screened = settings.fields.screen_body(described(head), body, parsed);
+    match screened.map_err(UnreadableRequest::Screening)? {
+        ScreenOutcome::Read(screening) => Ok((screening, false)),
+        ScreenOutcome::Unread if settings.refuse_unscreened => Err(UnreadableRequest::Kind),
+        ScreenOutcome::Unread => Ok((Screening::default(), true)),
+    }
+}
+
+/// Settles the fields that the body loses: refuses those that ask for something, and names others.
+fn settle(
+    parsed: Option<&ParsedBody>,
+    screening: &Screening,
+    notes: &FieldNotes,
+) -> Result<(), ApiError> {
+    let edge = PassingEdge { api: parsed.and_then(|parsed| parsed.api), ..PassingEdge::default() };
+    // The members of `nvext` go on: whoever reads them settles them.
+    edge.settle(b"", screening.fields(), notes)
+}
+
+/// The treatment of fields on no list. Those of gRPC have numbers, which tell a client nothing.
+fn unknown_fields(settings: &DirectorSettings, head: &RequestHead) -> UnknownFields {
+    match text::is_call(head) {
+        true => UnknownFields::Ignore,
+        false => settings.unknown_fields,
+    }
+}
+
 /// The salt of the request's tenant, by which `parsed` names its prompt from here on.
 fn salt_of_tenant(
     head: &RequestHead,
@@ -251,6 +281,10 @@ fn steering(
 ) -> Result<Steering, ApiError> {
     let pins = Pins::of(|name| head.headers.bytes(name), pins)?;
     Ok(Steering { pins, ..Steering::read_labels(json.unwrap_or_default(), said)? })
+}
+
+fn multimodal(&MediaItem { hash, modality, .. }: &MediaItem) -> MultimodalItem {
+    MultimodalItem { hash, modality, size_bytes: MEDIA_BYTES }
 }
 
 /// Bytes and estimated tokens of images and videos. Of sounds nothing is known but their bytes.
@@ -285,7 +319,7 @@ pub(crate) fn described(head: &RequestHead) -> BodyDescription<'_> {
 }
 
 /// The path that says which API it is: proxies that rewrite paths keep the first in a header.
-fn path(head: &RequestHead) -> &str {
+pub(crate) fn path(head: &RequestHead) -> &str {
     match head.path.as_str() {
         "" => ["x-original-path", "x-forwarded-path"]
             .iter()

@@ -4,11 +4,15 @@
 //! body gets 503 when the pool is empty, as one with a body does and as the protocol says, not
 //! 500; an admission plug-in's refusal is 429, not 500.
 
-use crate::exchange::Refusal;
-use crate::parsed_request::{ParsedRequest, UnreadableRequest};
+use crate::exchange::{Refusal, RequestHead};
+use crate::parsed_request::{ParsedRequest, UnreadableRequest, path};
 use crate::place::PlacementError;
+use crate::text;
+use stator_api::anthropic;
+use stator_api::openai::ApiError;
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::ScheduleError;
+use stator_protos::header::REQUEST_ID;
 use std::time::Duration;
 
 /// Time to retry after, if the pool may have room or endpoints soon.
@@ -21,26 +25,48 @@ const SHUTTING_DOWN: &str = "rejected-shutting-down";
 const CANCELLED: &str = "rejected-context-cancelled";
 
 /// The request cannot be read.
-pub(crate) fn unreadable(error: &UnreadableRequest) -> Refusal {
-    let (status, message) = match error {
-        UnreadableRequest::Body(error) => (400, error.to_string()),
-        UnreadableRequest::Screening(error) => (400, error.to_string()),
+pub(crate) fn unreadable(error: &UnreadableRequest, head: &RequestHead) -> Refusal {
+    let message = match error {
+        UnreadableRequest::Body(error) => error.to_string(),
+        UnreadableRequest::Screening(error) => error.to_string(),
         UnreadableRequest::Kind => return unread_kind(),
-        UnreadableRequest::Steering(error) => (error.status.as_u16(), error.message.clone()),
+        UnreadableRequest::Refused(error) => return refused(error, head),
     };
-    Refusal { status, message, reason: None, retry_after: None }
+    Refusal { status: 400, message, reason: None, retry_after: None, body: None }
+}
+
+/// A field or a header is refused: in the words of the request's API, as a proxy does it. A call of
+/// gRPC has a message in the place of a body.
+fn refused(error: &ApiError, head: &RequestHead) -> Refusal {
+    let path = path(head).split(['?', '#']).next().unwrap_or_default();
+    let (status, body) = match anthropic::error::owns(path) {
+        false => (error.status, error.to_json()),
+        true => {
+            let mut body = Vec::new();
+            let id = head.header(REQUEST_ID).unwrap_or_default();
+            anthropic::error::push_error(&mut body, error, id);
+            (anthropic::error::status(error), body)
+        }
+    };
+    Refusal {
+        status: status.as_u16(),
+        message: error.message.clone(),
+        reason: None,
+        retry_after: error.retry_after,
+        body: Some(body).filter(|_| !text::is_call(head)),
+    }
 }
 
 /// The body is of a kind that nobody can screen, and the operator wants it screened.
 pub(crate) fn unread_kind() -> Refusal {
     let message = "bodies of this type cannot be screened".to_owned();
-    Refusal { status: 415, message, reason: None, retry_after: None }
+    Refusal { status: 415, message, reason: None, retry_after: None, body: None }
 }
 
 /// The data plane keeps the body to itself, and the operator wants it screened.
 pub(crate) fn unseen_body() -> Refusal {
     let message = "the gateway does not show this body to the endpoint picker".to_owned();
-    Refusal { status: 403, message, reason: None, retry_after: None }
+    Refusal { status: 403, message, reason: None, retry_after: None, body: None }
 }
 
 /// A request has no place.
@@ -65,7 +91,7 @@ fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
         O::EvictedOther | O::Dispatched => (503, None, "the picker ended while the request waited"),
     };
     let message = format!("request dropped by flow control: {message}");
-    Refusal { status, message, reason, retry_after: Some(retry_after) }
+    Refusal { status, message, reason, retry_after: Some(retry_after), body: None }
 }
 
 /// No endpoint was chosen.
@@ -73,12 +99,12 @@ fn unplaced(request: &ParsedRequest, refused: &ScheduleError) -> Refusal {
     let (status, reason) = match refused {
         ScheduleError::NothingCached => {
             let message = refused.to_string();
-            return Refusal { status: 412, message, reason: None, retry_after: None };
+            return Refusal { status: 412, message, reason: None, retry_after: None, body: None };
         }
         ScheduleError::Unmet(error) => {
             let message = request.steering.unpicked(Some(request.target()), *error);
             let (reason, retry_after) = (Some(NO_ENDPOINTS), Some(RETRY_AFTER));
-            return Refusal { status: 503, message, reason, retry_after };
+            return Refusal { status: 503, message, reason, retry_after, body: None };
         }
         ScheduleError::NoEndpoints => (503, NO_ENDPOINTS),
         ScheduleError::Saturated
@@ -87,5 +113,5 @@ fn unplaced(request: &ParsedRequest, refused: &ScheduleError) -> Refusal {
         | ScheduleError::TooMany { .. } => (429, SATURATED),
     };
     let (message, retry_after) = (refused.to_string(), Some(RETRY_AFTER));
-    Refusal { status, message, reason: Some(reason), retry_after }
+    Refusal { status, message, reason: Some(reason), retry_after, body: None }
 }

@@ -319,6 +319,7 @@ fn director(
     let choices = DirectorSettings {
         parsers: crate::plan::parsers(plan),
         fields: settings.fields.clone(),
+        unknown_fields: settings.unknown_fields,
         refuse_unscreened: settings.refuse_unscreened,
         interest: settings.interest.max(match plan.response_path {
             ResponsePath::Nothing => Interest::Nothing,

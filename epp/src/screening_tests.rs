@@ -1,12 +1,72 @@
 //! Fields of bodies pass or are removed.
 
-use super::tests::{Engine, SCORERS, bench, counted, head};
+use super::tests::{Bench, Engine, SCORERS, bench, counted, head};
 use super::*;
 use crate::exchange::Watch;
+use stator_api::UnknownFields;
 
-/// A sound request that hands KV over, and the one that may go on.
+/// A sound request that hands KV over, one whose field changes nothing, and what goes on of it.
 const HANDS_OVER: &str = r#"{"model":"m","kv_transfer_params":{"remote_host":"h"},"prompt":"p"}"#;
+const NAMED: &str = r#"{"model":"m","rid":"a","prompt":"p"}"#;
 const HARMLESS: &str = r#"{"model":"m","prompt":"p"}"#;
+/// The same of a request with a field that no API has.
+const MISSPELT: &str = r#"{"model":"m","promt":"","prompt":"p"}"#;
+
+/// The field at fault, as a client of OpenAI's API reads it.
+fn fault(refusal: Option<Refusal>) -> (u16, String) {
+    let refusal = refusal.expect("it is refused");
+    let body = refusal.body.expect("it is about a field");
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("it is JSON");
+    let error = &body["error"];
+    assert_eq!(
+        (&error["message"], &error["type"]),
+        (&refusal.message.into(), &"invalid_request_error".into())
+    );
+    (refusal.status, error["param"].as_str().expect("a field").to_owned())
+}
+
+/// The names that an answer has of the fields that changed nothing.
+fn told(watch: &mut impl Watch) -> Option<String> {
+    let headers = watch.headers(200, &Default::default(), None);
+    headers.into_iter().find(|(name, _)| *name == header::IGNORED).map(|(_, names)| names)
+}
+
+#[tokio::test]
+async fn a_field_that_steers_is_refused_by_its_name_whenever_its_body_comes() {
+    let mut bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let late = RequestHead { body: RequestBody::Late, answer: AnswerBody::Hidden, ..head(&[]) };
+    let check = async |bench: &Bench, body: &'static str, field: &str| {
+        let expected = (400, field.to_owned());
+        assert_eq!(fault(bench.ask(head(&[]), body).await.err()), expected);
+        let mut routed = bench.ask(late.clone(), "").await.expect("it is routed");
+        assert_eq!(fault(routed.watch.amend(vec![body.into()]).err()), expected);
+    };
+    check(&bench, HANDS_OVER, "kv_transfer_params").await;
+    check(&bench, r#"{"model":"m","prompt":"p","bootstrap_room":0}"#, "bootstrap_room").await;
+    check(&bench, MISSPELT, "promt").await;
+    let settings = DirectorSettings {
+        unknown_fields: UnknownFields::Ignore,
+        ..(*bench.director.settings).clone()
+    };
+    bench.director.settings = Arc::new(settings);
+    check(&bench, HANDS_OVER, "kv_transfer_params").await;
+    let mut routed = bench.ask(head(&[]), MISSPELT).await.expect("it is routed");
+    assert_eq!(routed.body.concat(), HARMLESS.as_bytes());
+    assert_eq!(told(&mut routed.watch).as_deref(), Some("promt"));
+}
+
+#[tokio::test]
+async fn a_refused_field_of_a_message_is_told_as_anthropic_does() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let head = RequestHead { path: "/v1/messages?beta=true".to_owned(), ..head(&[]) };
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}],"bootstrap_host":"h"}"#;
+    let refusal = bench.ask(head, body).await.err().expect("it is refused");
+    let body: serde_json::Value = serde_json::from_slice(&refusal.body.expect("a body")).unwrap();
+    assert_eq!(
+        (&body["type"], &body["error"]["type"]),
+        (&"error".into(), &"invalid_request_error".into())
+    );
+}
 
 #[tokio::test]
 async fn a_body_that_comes_after_the_decision_is_screened() {
@@ -18,8 +78,9 @@ async fn a_body_that_comes_after_the_decision_is_screened() {
         ..head(&[])
     };
     let mut routed = bench.ask(late("application/json"), "").await.expect("it is routed");
-    let body = routed.watch.amend(vec![HANDS_OVER.into()]).expect("it is sound");
+    let body = routed.watch.amend(vec![NAMED.into()]).expect("it is sound");
     assert_eq!(body.concat(), HARMLESS.as_bytes());
+    assert_eq!(told(&mut routed.watch).as_deref(), Some("rid"));
     let removed = "stator_epp_fields_removed_total{kind=\"steering\"}";
     assert_eq!(counted(&bench, removed), Some(1.0));
 
@@ -85,8 +146,10 @@ async fn bodies_that_no_parser_reads_are_screened_or_counted() {
         headers: [("content-type", kind)].into_iter().collect(),
         ..head(&[])
     };
-    let routed = bench.ask(head("/v1/moderations", "application/json"), HANDS_OVER).await;
+    let routed = bench.ask(head("/v1/moderations", "application/json"), NAMED).await;
     assert_eq!(routed.expect("it is routed").body.concat(), HARMLESS.as_bytes());
+    let refused = bench.ask(head("/v1/moderations", "application/json"), HANDS_OVER).await;
+    assert_eq!(fault(refused.err()), (400, "kv_transfer_params".to_owned()));
     let refused = bench.ask(head("/v1/moderations", "application/json"), "[1]").await;
     assert_eq!(refused.err().map(|refusal| refusal.status), Some(400));
     let routed =
@@ -124,12 +187,13 @@ async fn an_operator_may_refuse_what_is_not_screened() {
 }
 
 #[tokio::test]
-async fn forms_lose_the_fields_that_steer() {
+async fn forms_lose_the_fields_that_change_nothing_and_may_not_steer() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let kind = "multipart/form-data; boundary=b";
     let part =
         |name: &str| format!("--b\r\nContent-Disposition: form-data; name={name}\r\n\r\n1\r\n");
-    let form = part("rid") + &part("model") + &part("bootstrap_room") + "--b--\r\n";
+    let form = part("rid") + &part("model") + "--b--\r\n";
+    let steers = part("model") + &part("bootstrap_room") + "--b--\r\n";
     let left = part("model") + "--b--\r\n";
     for body in [RequestBody::Whole, RequestBody::Late] {
         let head = RequestHead {
@@ -140,6 +204,10 @@ async fn forms_lose_the_fields_that_steer() {
             ..head(&[])
         };
         let whole = if body == RequestBody::Whole { &*form } else { "" };
+        if body == RequestBody::Whole {
+            let refused = bench.ask(head.clone(), &steers).await;
+            assert_eq!(fault(refused.err()), (400, "bootstrap_room".to_owned()));
+        }
         let mut routed = bench.ask(head, whole).await.expect("it is routed");
         let sent = match body {
             RequestBody::Whole => routed.body,

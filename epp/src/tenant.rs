@@ -73,7 +73,7 @@ mod tests {
     /// The body of a tenant's request as it goes on, and whether it was salted at all.
     fn salted(path: &str, body: &'static str) -> Option<String> {
         let parser = parser("openai-parser").expect("it is known");
-        let parsed = match ParserSet::new([parser]).parse(path, body.as_bytes()) {
+        let parsed = match ParserSet::new(vec![parser]).parse(path, body.as_bytes()) {
             Ok(ParseOutcome::Request(parsed)) => parsed,
             other => panic!("{other:?}"),
         };

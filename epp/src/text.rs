@@ -65,6 +65,11 @@ pub(crate) fn if_available(head: &RequestHead) -> bool {
     })
 }
 
+/// Whether the request is a call of gRPC.
+pub(crate) fn is_call(head: &RequestHead) -> bool {
+    head.header("content-type").is_some_and(|kind| kind.starts_with("application/grpc"))
+}
+
 /// The headers whose values are text.
 pub(crate) fn readable(head: &RequestHead) -> Vec<(&str, &str)> {
     let headers = head.headers.iter();

@@ -10,7 +10,7 @@ use crate::parsed_request::RewriteSource;
 use crate::pool::Pool;
 use crate::usage::TokenCounts;
 use bytes::Bytes;
-use stator_body::{Screening, Usage};
+use stator_body::Usage;
 use stator_epp_metrics::UnscreenedReason;
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::RequestProgress;
@@ -41,8 +41,8 @@ pub struct AnswerWatch {
     pub(crate) sent: Vec<SocketAddr>,
     /// The changes of a body that comes after the decision.
     pub(crate) late: Option<LateEdit>,
-    /// Names of fields that the body lost, for the client.
-    removed: Option<String>,
+    /// Names of fields that changed nothing, for the client.
+    pub(crate) ignored: Option<String>,
     edit: AnswerEdit,
     usage: TokenCounts,
     served: Option<String>,
@@ -80,7 +80,7 @@ impl AnswerWatch {
             verify: false,
             sent: Vec::new(),
             late: None,
-            removed: None,
+            ignored: None,
             edit: AnswerEdit::default(),
             usage: TokenCounts::default(),
             served: None,
@@ -95,14 +95,6 @@ impl AnswerWatch {
     /// Gives the client back the name of the model that it asked for.
     pub(crate) fn rename(&mut self, target: &str, asked: &str) {
         self.edit.rename(target, asked);
-    }
-
-    /// Has the answer name the fields that the request's body lost.
-    pub(crate) fn tells_of(&mut self, screening: &Screening) {
-        // Names that a client made up may be no text of a header.
-        let names = screening.names().into_iter().map(|name| name.escape_default().to_string());
-        let names: Vec<_> = names.collect();
-        self.removed = (!names.is_empty()).then(|| names.join(", "));
     }
 
     fn progress(&self, usage: Option<Usage>) -> RequestProgress<'_> {
@@ -146,10 +138,11 @@ impl Watch for AnswerWatch {
         let Some(late) = self.late.take() else { return Ok(body) };
         let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };
         let amended = late.apply(&body, source);
-        let LateBody { body, screening, unread, asked_model, rewritten } =
+        let LateBody { body, screening, ignored, unread, asked_model, rewritten } =
             amended.inspect_err(|refusal| self.observe.refused(Some(&self.record), refusal))?;
         self.observe.screened(&screening);
-        self.tells_of(&screening);
+        // The head's own names were told of with the decision's.
+        self.ignored = ignored;
         if unread {
             self.observe.unscreened(UnscreenedReason::Unread);
         }
@@ -196,7 +189,7 @@ impl Watch for AnswerWatch {
             let served = served.unwrap_or("fail: missing destination endpoint served metadata");
             headers.push((SERVED_TEST, served.to_owned()));
         }
-        if let Some(names) = self.removed.take() {
+        if let Some(names) = self.ignored.take() {
             // The endpoint names the fields that it ignores in the same header.
             let all = head.get(IGNORED).map(|own| format!("{own}, {names}"));
             headers.push((IGNORED, all.unwrap_or(names)));

@@ -41,6 +41,7 @@ pub(crate) const PICKER_DETAILS: &[&str] = &[
     "max-header-bytes",
     "max-headers",
     "max-streamed-bytes",
+    "unknown-fields",
     "enable-grpc-stream-metrics",
     "grpc-max-send-msg-size",
     "refresh-prometheus-metrics-interval",

@@ -25,13 +25,14 @@ for nothing, and refuses no request, but for a zero that names a rank or is a bo
 const PASSED: &str = "
 ## Bodies that pass
 
-Engines that speak for themselves read bodies themselves: those of `--engine openai`, and those beside a sidecar.
+Engines that speak for themselves read bodies themselves: those of `--engine openai`, those beside a sidecar, and those
+behind a picker. Proxy, sidecar and picker treat them alike.
 Fields on the list of `crates/api/body/src/allow.rs`, and those of `--pass-fields`, go on to them. Of other fields:
 
 - Fields that hand KV over, name a rank or choose what an engine runs get 400.
 - Fields on no list get 400; `--unknown-fields ignore` names them in the header instead.
 - The proxy obeys `priority`, `nvext.agent_hints`, `nvext.routing_constraints` and `nvext.cache_salt`. The sidecar
-  obeys `nvext.cache_salt`; the picker before it obeys `nvext.routing_constraints`.
+  obeys `nvext.cache_salt`; the picker before it obeys `nvext.routing_constraints`, and lets the rest of `nvext` pass.
 - All others are as in the tables of their API, with these differences where nobody obeys them:
 
 | field | | why |

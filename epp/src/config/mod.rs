@@ -17,6 +17,7 @@ pub use tls::TlsSettings;
 use crate::exchange::Interest;
 use crate::ext_proc::{BodyBudget, ExtProcSettings};
 use args::{INDEX_BLOCKS, RequestArgs, SignalArgs};
+use stator_api::UnknownFields;
 use stator_body::FieldRules;
 use stator_epp_config::{LoadOptions, LoadedConfig};
 use stator_epp_plugins::settings::{KvEvents, PodFilter};
@@ -57,6 +58,8 @@ pub struct EppSettings {
     pub scores: bool,
     /// The fields of request bodies that go on.
     pub fields: FieldRules,
+    /// Treatment of fields that are on no list.
+    pub unknown_fields: UnknownFields,
     /// Whether a request is refused if nobody can screen its body.
     pub refuse_unscreened: bool,
     /// Whether requests may name their endpoint.
@@ -194,6 +197,7 @@ fn settings(
         stream_metrics: requests.enable_grpc_stream_metrics,
         // The caller sets the rules and the dial, which may be at fault.
         fields: FieldRules::default(),
+        unknown_fields: requests.unknown_fields.into(),
         refuse_unscreened: requests.refuse_unscreened,
         pins: requests.pins,
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,

@@ -1,6 +1,7 @@
 //! The operator's settings for requests.
 
 use crate::exchange::Interest;
+use stator_api::UnknownFields;
 use stator_body::{FieldRules, ParserSet};
 use stator_epp_plugins::IdSource;
 use stator_epp_plugins::settings::{InFlightLoad, MediaEstimate};
@@ -14,6 +15,8 @@ pub struct DirectorSettings {
     pub parsers: ParserSet,
     /// Fields that go on, of the bodies that are read.
     pub fields: FieldRules,
+    /// Treatment of fields that are on no list.
+    pub unknown_fields: UnknownFields,
     /// Whether a request is refused if nobody can screen its body.
     pub refuse_unscreened: bool,
     /// Least part of every answer that is watched.

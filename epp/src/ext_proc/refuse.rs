@@ -24,21 +24,22 @@ pub(crate) fn immediate(refusal: &Refusal, format: ErrorFormat) -> Immediate {
         let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
         set.push(("retry-after", seconds.max(1).to_string()));
     }
-    let body = match format {
-        ErrorFormat::Plain => {
-            set.push(("content-type", "text/plain".to_owned()));
-            format!("inference error: {} - {}", code(refusal.status), refusal.message)
+    let (content_type, body) = match (&refusal.body, format) {
+        (Some(body), _) => ("application/json", body.clone()),
+        (None, ErrorFormat::Plain) => {
+            let text = format!("inference error: {} - {}", code(refusal.status), refusal.message);
+            ("text/plain", text.into_bytes())
         }
-        ErrorFormat::OpenAi => {
-            set.push(("content-type", "application/json".to_owned()));
+        (None, ErrorFormat::OpenAi) => {
             let (kind, code) = (kind(refusal.status), refusal.reason);
-            json!({"error": {
+            let object = json!({"error": {
                 "message": refusal.message, "type": kind, "param": null, "code": code,
-            }})
-            .to_string()
+            }});
+            ("application/json", object.to_string().into_bytes())
         }
     };
-    Immediate { status: refusal.status, set, body: body.into_bytes() }
+    set.push(("content-type", content_type.to_owned()));
+    Immediate { status: refusal.status, set, body }
 }
 
 /// A request whose head is too large.
@@ -64,7 +65,7 @@ pub(crate) fn body_with_trailers() -> Refusal {
 }
 
 fn refusal(status: u16, message: String) -> Refusal {
-    Refusal { status, message, reason: None, retry_after: None }
+    Refusal { status, message, reason: None, retry_after: None, body: None }
 }
 
 fn code(status: u16) -> &'static str {
@@ -111,7 +112,7 @@ mod tests {
         let message = "failed to find endpoint candidates for serving the request".to_owned();
         let reason = Some("rejected-no-endpoints");
         check(
-            &Refusal { status: 503, message, reason, retry_after: None },
+            &Refusal { status: 503, message, reason, retry_after: None, body: None },
             ErrorFormat::Plain,
             &[
                 ("x-llm-d-request-dropped-reason", "rejected-no-endpoints"),
@@ -132,6 +133,16 @@ mod tests {
             &[("retry-after", "2"), ("content-type", "application/json")],
             r#"{"error":{"message":"full \"up\"","type":"rate_limit_error","param":null,"code":null}}"#,
         );
+    }
+
+    #[test]
+    fn a_refused_field_is_told_in_the_words_of_its_api_whatever_the_format() {
+        let body = Some(b"{\"error\":{\"param\":\"rid\"}}".to_vec());
+        let refusal = Refusal { body, ..refusal(400, "rid is refused".to_owned()) };
+        for format in [ErrorFormat::Plain, ErrorFormat::OpenAi] {
+            let set = [("content-type", "application/json")];
+            check(&refusal, format, &set, r#"{"error":{"param":"rid"}}"#);
+        }
     }
 
     #[test]

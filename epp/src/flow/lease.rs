@@ -113,6 +113,7 @@ impl Lease {
                 message: "request evicted by flow control".to_owned(),
                 reason: Some("evicted"),
                 retry_after: Some(RETRY_AFTER),
+                body: None,
             }),
             // The sender is there as long as this is: only what was revoked loses it.
             _ => Poll::Pending,

@@ -185,6 +185,7 @@ impl Watch for Follower {
             message: "revoked".to_owned(),
             reason: Some("evicted"),
             retry_after: None,
+            body: None,
         })
     }
 

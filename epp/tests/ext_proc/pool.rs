@@ -4,6 +4,7 @@
 use super::plane::*;
 use super::show::{header_set, piece, show};
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use stator_api::UnknownFields;
 use stator_body::{ParserSet, parser};
 use stator_epp::director::PoolDirector;
 use stator_epp::director::settings::DirectorSettings;
@@ -116,6 +117,7 @@ impl Bed {
         metrics.pools.add(&shown);
         let settings = DirectorSettings {
             fields: stator_body::FieldRules::default().with_extensions(),
+            unknown_fields: UnknownFields::Refuse,
             refuse_unscreened: false,
             parsers: ParserSet::new(
                 plan.parsers

@@ -11,7 +11,7 @@ use std::time::Duration;
 fn refusing(status: u16, message: &str, reason: Option<&'static str>) -> (Script, Log) {
     let (mut script, log) = Script::new();
     let message = message.to_owned();
-    script.say = Say::Refuse(Refusal { status, message, reason, retry_after: None });
+    script.say = Say::Refuse(Refusal { status, message, reason, retry_after: None, body: None });
     (script, log)
 }
 
@@ -68,6 +68,7 @@ async fn a_shed_request_is_told_when_to_come_back() {
         message: "saturated".to_owned(),
         reason: Some("rejected-saturated"),
         retry_after: Some(Duration::from_millis(2300)),
+        body: None,
     });
     let settings =
         ExtProcSettings { error_format: ErrorFormat::OpenAi, ..ExtProcSettings::default() };

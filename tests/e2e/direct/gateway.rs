@@ -61,11 +61,13 @@ async fn a_picker_names_both_engines_and_the_sidecar_obeys() {
     let settings = EnvoySettings::new(picker.address());
     let envoy = Envoy::start(&settings).await.expect("it is installed");
 
-    // What a client says of engines counts for nothing.
+    // What a client says of engines counts for nothing, or is refused.
     let client = envoy.client().with_header(PREFILLER, "127.0.0.1:1");
+    let mut hostile = chat("prompt");
+    hostile[PARAMETERS] = json!({ "do_remote_prefill": true });
+    assert_eq!(client.post(CHAT, &hostile).await.status, StatusCode::BAD_REQUEST);
     for n in 0..3 {
-        let mut body = chat(&format!("prompt {n}"));
-        body[PARAMETERS] = json!({ "do_remote_prefill": true });
+        let body = chat(&format!("prompt {n}"));
         let reply = client.post(CHAT, &body).await;
         assert_eq!(reply.status, StatusCode::OK, "{}", picker.process.log());
         assert_eq!(reply.headers[SERVED_BY], engine.address().to_string());

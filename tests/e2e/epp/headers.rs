@@ -64,16 +64,26 @@ async fn a_clients_body_does_not_steer_engines() {
     let mut body = chat("model", "hello");
     body["lora_path"] = json!("adapter");
     body["nvext"] = json!({ "agent_hints": {} });
-    let expected = body.clone();
-    for name in ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "rid", "priority"] {
+    for name in ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "priority", "made_up"] {
+        let mut body = body.clone();
         body[name] = json!(1);
+        let reply = testbed.client().post(CHAT, &body).await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(name))
+        );
     }
-    body["made_up"] = json!(2);
+    assert!(testbed.engines[0].requests().is_empty());
+    let expected = body.clone();
+    body["rid"] = json!("a");
     let reply = testbed.client().post(CHAT, &body).await;
-    assert_eq!(reply.status, StatusCode::OK);
+    assert_eq!(
+        (reply.status, &reply.headers["x-stator-ignored"]),
+        (StatusCode::OK, &"rid".parse().unwrap())
+    );
     assert_eq!(testbed.engines[0].last().json(), expected);
     let removed = testbed.picker.metric("stator_epp_fields_removed_total").await;
-    assert_eq!(removed, 6.0);
+    assert_eq!(removed, 1.0);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! No engine gets the fields that hand KV over from a client, and no client gets them from an engine,
-//! however gateway and picker exchange bodies.
+//! No client says how KV is handed over, and none hears it from an engine, however gateway and picker
+//! exchange bodies.
 
 use super::testbed::{Bed, CHAT, Testbed, chat};
 use bytes::Bytes;
@@ -8,20 +8,22 @@ use serde_json::{Value, json};
 use stator_tests::engine::HOLD;
 use stator_tests::engine_answers::grpc_frame;
 use stator_tests::envoy::BodyMode;
+use stator_tests::http::Reply;
 use std::collections::BTreeSet;
 
-/// The fields that a client must not set.
-const STEERING: [&str; 4] = ["kv_transfer_params", "bootstrap_room", "rid", "made_up"];
+/// Fields that change nothing: an answer names them.
+const NAMED: [&str; 2] = ["rid", "made_up"];
+const IGNORE: &str = "--unknown-fields=ignore";
 
 /// A request with these fields, and a prompt of so many bytes.
-fn handing_over(prompt: usize) -> Value {
+fn request(fields: &[&str], prompt: usize) -> Value {
     let mut body = json!({
         "model": "model",
         "messages": [{ "role": "user", "content": "x".repeat(prompt) }],
         "temperature": 0,
     });
-    for name in STEERING {
-        body[name] = json!({ "remote_host": "10.0.0.1" });
+    for name in fields {
+        body[*name] = json!({ "remote_host": "10.0.0.1" });
     }
     body
 }
@@ -33,36 +35,56 @@ async fn bed(mode: BodyMode, flags: &[&str]) -> Option<Testbed> {
 /// Bodies of 1 KB, 100 KB and 5 MB, of known and of unknown length, on a path that a parser reads
 /// and on one that none does.
 async fn check(mode: BodyMode, sizes: &[usize]) {
-    let Some(testbed) = bed(mode, &[]).await else { return };
+    let Some(testbed) = bed(mode, &[IGNORE]).await else { return };
     for &size in sizes {
         for path in [CHAT, "/v1/moderations"] {
-            let body = handing_over(size);
-            let reply = testbed.client().post(path, &body).await;
-            check_arrived(&testbed, reply.status, &body);
-            let bytes = serde_json::to_vec(&body).unwrap();
-            let pieces = bytes.chunks(size / 3 + 1).map(Bytes::copy_from_slice).collect();
-            let reply = testbed.client().post_pieces(path, pieces).await;
-            check_arrived(&testbed, reply.status, &body);
+            let body = request(&NAMED, size);
+            let steers = request(&["kv_transfer_params"], size);
+            for reply in both_ways(&testbed, path, &body, size).await {
+                check_arrived(&testbed, &reply, &body);
+            }
+            let arrived = testbed.engines[0].requests().len();
+            for reply in both_ways(&testbed, path, &steers, size).await {
+                check_refused(&reply, "kv_transfer_params");
+            }
+            assert_eq!(testbed.engines[0].requests().len(), arrived);
         }
     }
     let requests = (sizes.len() * 4) as f64;
     testbed.metric_is("stator_epp_bodies_unscreened_total", 0.0).await;
-    testbed.metric_is("stator_epp_fields_removed_total", requests * 4.0).await;
+    testbed.metric_is("stator_epp_fields_removed_total", requests * 2.0).await;
 }
 
-fn check_arrived(bed: &impl Bed, status: StatusCode, sent: &Value) {
-    assert_eq!(status, StatusCode::OK, "{}", bed.picker().process.log());
+/// The answers to a body of known and of unknown length.
+async fn both_ways(testbed: &Testbed, path: &str, body: &Value, size: usize) -> [Reply; 2] {
+    let whole = testbed.client().post(path, body).await;
+    let bytes = serde_json::to_vec(body).unwrap();
+    let pieces = bytes.chunks(size / 3 + 1).map(Bytes::copy_from_slice).collect();
+    [whole, testbed.client().post_pieces(path, pieces).await]
+}
+
+fn check_arrived(bed: &impl Bed, reply: &Reply, sent: &Value) {
+    assert_eq!(reply.status, StatusCode::OK, "{}", bed.picker().process.log());
     let mut expected = sent.clone();
-    STEERING.iter().for_each(|name| drop(expected.as_object_mut().unwrap().remove(*name)));
+    NAMED.iter().for_each(|name| drop(expected.as_object_mut().unwrap().remove(*name)));
     let seen = bed.engines()[0].last();
     assert_eq!(seen.json(), expected);
     let length = seen.body.len().to_string();
     assert!(seen.header("content-length").iter().all(|told| *told == length));
 }
 
+/// A refusal as proxy and sidecar write it.
+fn check_refused(reply: &Reply, field: &str) {
+    assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{:?}", reply.body);
+    let error = &reply.json()["error"];
+    assert_eq!(error["param"], field);
+    assert_eq!(error["type"], "invalid_request_error");
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with(field)), "{error}");
+}
+
 #[tokio::test]
-async fn the_client_hears_which_fields_its_body_lost() {
-    let Some(testbed) = Testbed::start(1).await else { return };
+async fn the_client_hears_which_fields_changed_nothing_and_which_are_refused() {
+    let Some(testbed) = Testbed::with_flags(1, &[IGNORE]).await else { return };
     let mut body = chat("model", "hello");
     body["temprature"] = json!(1);
     body["a\u{e9}\r\nb"] = json!(1);
@@ -72,6 +94,12 @@ async fn the_client_hears_which_fields_its_body_lost() {
     assert_eq!(named, BTreeSet::from(["temprature", "a\\u{e9}\\r\\nb"]));
     let reply = testbed.client().post(CHAT, &chat("model", "hello")).await;
     assert!(!reply.headers.contains_key("x-stator-ignored"), "{:?}", reply.headers);
+
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let mut body = chat("model", "hello");
+    body["temprature"] = json!(1);
+    check_refused(&testbed.client().post(CHAT, &body).await, "temprature");
+    assert!(testbed.engines[0].requests().is_empty());
 }
 
 #[tokio::test]
@@ -106,7 +134,7 @@ async fn a_late_body_that_nobody_can_read_is_refused() {
 #[tokio::test]
 async fn what_the_gateway_keeps_to_itself_is_counted_and_told_or_refused() {
     let Some(testbed) = bed(BodyMode::None, &[]).await else { return };
-    let body = handing_over(10);
+    let body = request(&["kv_transfer_params", "made_up"], 10);
     assert_eq!(testbed.client().post(CHAT, &body).await.status, StatusCode::OK);
     assert_eq!(testbed.engines[0].last().json(), body);
     testbed.metric_is("stator_epp_bodies_unscreened_total", 1.0).await;
@@ -121,7 +149,7 @@ async fn what_the_gateway_keeps_to_itself_is_counted_and_told_or_refused() {
 }
 
 #[tokio::test]
-async fn calls_lose_the_fields_that_steer() {
+async fn calls_may_not_steer() {
     let change = |settings: &mut stator_tests::envoy::EnvoySettings| settings.upstream_http2 = true;
     let Some(testbed) = Testbed::with(1, &[], |settings, _| change(settings)).await else { return };
     let client = testbed.client().over_http2();
@@ -130,8 +158,15 @@ async fn calls_lose_the_fields_that_steer() {
     let own = [&[3 << 3 | 2, 5][..], b"hello"].concat();
     let steering = [&[8 << 3 | 2, 2][..], b"{}"].concat();
     let path = "/vllm.grpc.engine.VllmEngine/Generate";
-    let request = grpc_frame(&[&steering[..], &own, &steering].concat());
-    let reply = client.send(Method::POST, path, request).await;
+    let call = grpc_frame(&[&steering[..], &own, &steering].concat());
+    let refused = client.send(Method::POST, path, call).await;
+    let message = refused.headers.get("grpc-message").or(refused.trailers.get("grpc-message"));
+    let message = message.and_then(|message| message.to_str().ok()).expect("a reason");
+    assert!(message.contains("kv_transfer_params"), "{message}");
+    assert!(testbed.engines[0].requests().is_empty());
+    // A field with a number that nobody knows.
+    let strange = [&own[..], &[15 << 3, 1]].concat();
+    let reply = client.send(Method::POST, path, grpc_frame(&strange)).await;
     assert_eq!(reply.trailers["grpc-status"], "0", "{}", testbed.picker.process.log());
     assert_eq!(testbed.engines[0].last().body, grpc_frame(&own));
 }

@@ -88,7 +88,8 @@ impl Director for Script {
     ) -> Result<RoutedRequest<Pass>, Refusal> {
         if self.refuses {
             let message = "no \"room\"\n".to_owned();
-            return Err(Refusal { status: 503, message, reason: Some("x"), retry_after: None });
+            let reason = Some("x");
+            return Err(Refusal { status: 503, message, reason, retry_after: None, body: None });
         }
         Ok(RoutedRequest {
             endpoints: vec![([10, 0, 0, 1], 8000).into()],

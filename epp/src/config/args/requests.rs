@@ -4,6 +4,7 @@ use super::values::{head_size, size};
 use crate::exchange::Interest;
 use crate::ext_proc;
 use clap::{ArgAction, Args, ValueEnum};
+use stator_api::UnknownFields;
 
 /// Limits and choices of requests.
 #[derive(Args, Clone, Debug)]
@@ -47,11 +48,16 @@ pub struct RequestArgs {
 
     /// Further fields of request bodies that may reach an endpoint, comma-separated: `priority`,
     /// `lora_path`. Without this flag only the public fields of OpenAI and Anthropic, `nvext` and
-    /// harmless extras of vLLM and SGLang do; all others are removed and counted wherever the
-    /// picker may change the body. `*` lets pass what is on no list. Fields that hand KV over or
-    /// name requests never pass.
+    /// harmless extras of vLLM and SGLang do; others are refused, or removed, counted and named to
+    /// the client, wherever the picker sees the body. `*` lets pass what is on no list. Fields that
+    /// hand KV over or name requests never pass.
     #[arg(long, env = "STATOR_PASS_FIELDS", value_name = "NAME", value_delimiter = ',')]
     pub pass_fields: Vec<String>,
+
+    /// Treatment of a request with a field that is on no list, such as `temprature`. A field that
+    /// steers engines is refused either way.
+    #[arg(long, env = "STATOR_UNKNOWN_FIELDS", value_enum, default_value_t, value_name = "WHAT")]
+    pub unknown_fields: UnknownFieldsArg,
 
     /// Refuses requests whose bodies cannot be screened: 403 where the data plane keeps the body to
     /// itself (mode `NONE`, or more than its buffer in `BUFFERED_PARTIAL`), 415 for what is no
@@ -67,7 +73,8 @@ pub struct RequestArgs {
     #[arg(long, env = "STATOR_PINS")]
     pub pins: bool,
 
-    /// Form of refusals.
+    /// Form of refusals. That of a field or a header is an error object of the request's API in
+    /// either form.
     #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub error_format: ErrorFormat,
 
@@ -113,6 +120,25 @@ impl From<ResponsePath> for Interest {
             ResponsePath::Auto | ResponsePath::None => Self::Nothing,
             ResponsePath::Headers => Self::Headers,
             ResponsePath::Body => Self::Body,
+        }
+    }
+}
+
+/// Values of `--unknown-fields`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum UnknownFieldsArg {
+    /// The client gets 400 with the field's name.
+    #[default]
+    Refuse,
+    /// The field goes no further, and the answer's header `x-stator-ignored` names it.
+    Ignore,
+}
+
+impl From<UnknownFieldsArg> for UnknownFields {
+    fn from(arg: UnknownFieldsArg) -> Self {
+        match arg {
+            UnknownFieldsArg::Refuse => Self::Refuse,
+            UnknownFieldsArg::Ignore => Self::Ignore,
         }
     }
 }

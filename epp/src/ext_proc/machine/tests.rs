@@ -170,8 +170,13 @@ impl Bench {
             scores: Vec::new(),
             watch: Follower { interest: self.interest, held, late: None },
         };
-        let refusal =
-            Refusal { status: 503, message: String::new(), reason: None, retry_after: None };
+        let refusal = Refusal {
+            status: 503,
+            message: String::new(),
+            reason: None,
+            retry_after: None,
+            body: None,
+        };
         self.machine.routed(if well { Ok(routed) } else { Err(refusal) });
     }
 
