@@ -12,14 +12,14 @@ use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::{FieldNotes, UnknownFields};
 use stator_body::{
     BodyDescription, Field, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
-    ScreenOutcome, Screening, VIDEO,
+    ScreenOutcome, Screening, VIDEO, session_name,
 };
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{EndpointPins, HeaderView, MultimodalItem, Prompt, Request};
-use stator_protos::hash::name_hash;
 use stator_protos::header;
+use std::borrow::Cow;
 
 /// Flow of a request that names none.
 const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -115,7 +115,8 @@ impl ParsedRequest {
         let (screening, unread) = screen(head, &body, settings, parsed.as_ref())?;
         let notes = FieldNotes::new(unknown_fields(settings, head));
         settle(parsed.as_ref(), &screening, &notes)?;
-        let tenant_salt = salt_of_tenant(head, parsed.as_mut(), &body)?;
+        let tenant = tenant::tenant(head)?;
+        let tenant_salt = salt_of_tenant(tenant, parsed.as_mut(), &body)?;
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
         let rewritten = by_header.or_else(|| {
@@ -135,7 +136,10 @@ impl ParsedRequest {
             refuse_pins(json)?;
         }
         let steering = steering(head, json.map(|(json, _)| json), said, settings.pins)?;
-        let session = said.session().map(name_hash);
+        let session = said.session().map(Cow::Borrowed);
+        let session =
+            session.or_else(|| json.and_then(|(json, fields)| session_name(json, fields)));
+        let session = session.map(|name| tenant::session(tenant, &name));
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
         Ok(Self {
@@ -260,11 +264,11 @@ fn unknown_fields(settings: &DirectorSettings, head: &RequestHead) -> UnknownFie
 
 /// The salt of the request's tenant, by which `parsed` names its prompt from here on.
 fn salt_of_tenant(
-    head: &RequestHead,
+    tenant: Option<&str>,
     parsed: Option<&mut ParsedBody>,
     body: &[u8],
 ) -> Result<Option<TenantSalt>, ApiError> {
-    let (Some(tenant), Some(parsed)) = (tenant::tenant(head)?, parsed) else { return Ok(None) };
+    let (Some(tenant), Some(parsed)) = (tenant, parsed) else { return Ok(None) };
     let salt = TenantSalt::of(tenant, parsed, body)?;
     if let Some(salt) = &salt {
         parsed.cache_salt = Some(salt.text.clone());

@@ -216,3 +216,22 @@ async fn forms_lose_the_fields_that_change_nothing_and_may_not_steer() {
         assert_eq!(String::from_utf8_lossy(&sent.concat()), left);
     }
 }
+
+#[test]
+fn a_session_is_named_by_a_header_or_by_the_body() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let source = RewriteSource { view: &bench.pool.view(), chance: 0 };
+    let session = |headers: &[(&'static str, &'static str)], members: &str| {
+        let body = format!(r#"{{"model":"m","prompt":"p"{members}}}"#);
+        let head = head(headers);
+        let request = ParsedRequest::read(&head, body.into(), &bench.director.settings, source);
+        request.expect("it is sound").session
+    };
+    let by_header = session(&[("x-session-id", "a")], "");
+    assert!(by_header.is_some());
+    assert_eq!(session(&[], r#","prompt_cache_key":"a""#), by_header);
+    assert_eq!(session(&[], r#","previous_response_id":"a""#), by_header);
+    assert_eq!(session(&[("x-session-id", "a")], r#","prompt_cache_key":"b""#), by_header);
+    assert_ne!(session(&[("x-tenant-id", "t")], r#","prompt_cache_key":"a""#), by_header);
+    assert_eq!(session(&[], ""), None);
+}

@@ -8,6 +8,7 @@ use crate::exchange::RequestHead;
 use stator_api::openai::ApiError;
 use stator_api::{salts, space};
 use stator_body::{Editor, Field, ParsedBody, extension_salt};
+use stator_protos::hash::name_hash;
 use stator_protos::header::TENANT_ID;
 
 /// Member of `nvext` that endpoints read before their own field.
@@ -31,6 +32,15 @@ pub(crate) struct TenantSalt {
 pub(crate) fn tenant(head: &RequestHead) -> Result<Option<&str>, ApiError> {
     let named = head.headers.iter().filter(|(name, _)| *name == TENANT_ID);
     space::tenant_of(named.map(|(_, value)| value))
+}
+
+/// A number for a session that a request names. Sessions of two tenants are two sessions.
+pub(crate) fn session(tenant: Option<&str>, name: &str) -> u64 {
+    match tenant {
+        None => name_hash(name),
+        // With its length, so that no tenant and session look like others.
+        Some(tenant) => name_hash(&format!("{} {tenant}{name}", tenant.len())),
+    }
 }
 
 impl TenantSalt {
@@ -81,6 +91,14 @@ mod tests {
         let mut editor = parsed.editor(body.as_bytes()).expect("it is JSON");
         salt.write(&mut editor);
         Some(String::from_utf8(editor.finish().apply(body.as_bytes())).expect("it is text"))
+    }
+
+    #[test]
+    fn the_same_session_of_two_tenants_is_two() {
+        let sessions = [(None, "s"), (Some("a"), "s"), (Some("b"), "s"), (Some("bs"), "")];
+        let sessions = sessions.map(|(tenant, name)| session(tenant, name));
+        let all: std::collections::HashSet<_> = sessions.into_iter().collect();
+        assert_eq!(all.len(), sessions.len());
     }
 
     #[test]

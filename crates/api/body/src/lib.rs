@@ -50,7 +50,7 @@ pub use media::{IMAGE, MediaItem, VIDEO};
 pub use object::{Object, ObjectEdit};
 pub use parse::{
     Input, ParseError, ParseOutcome, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt,
-    parser,
+    parser, session_name,
 };
 pub use rename::ModelNameRewriter;
 pub use scan::scan;

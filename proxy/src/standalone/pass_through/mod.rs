@@ -10,6 +10,8 @@
 mod origin;
 mod passed_request;
 #[cfg(test)]
+mod session_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use passed_request::PassedRequest;

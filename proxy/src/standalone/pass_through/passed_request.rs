@@ -19,7 +19,7 @@ use stator_api::space::Account;
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
     Api, Field, Fields, Object, Span, extension_salt, form_field, is_form, prompt_bytes, scan,
-    unquote,
+    session_name, unquote,
 };
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
@@ -129,6 +129,7 @@ impl PassedRequest {
             pins: Pins::of_whole(|name| exchange.header_bytes(name), settings.pins)?,
             ..Steering::read(body, said, settings.priority_max)?
         };
+        let session = said.session().map(Cow::Borrowed).or_else(|| session_name(body, &fields));
         let passage = &settings.passage;
         let api = Api::find(exchange.method(), exchange.path());
         let edge = PassingEdge { api, obeyed: &OBEYED, from_proxy: false };
@@ -147,7 +148,7 @@ impl PassedRequest {
             adapter,
             steering,
             flow: FlowId(payer(client.head).map_or(0, name_hash)),
-            session: said.session().map(|text| space.session(text)),
+            session: session.map(|name| space.session(&name)),
             cache_salt: space.salt(),
             names_salt: salts.own.is_some(),
             prompt,

@@ -3,10 +3,10 @@
 use crate::tests::bed::{Agent, Bed};
 use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, tree};
 
-const COMPLETIONS: &str = "/v1/completions";
+pub(super) const COMPLETIONS: &str = "/v1/completions";
 
 /// A proxy with `servers`, each of which its agent watches.
-async fn bed(servers: &[&Engine], flags: &[&str]) -> (Bed, Vec<Agent>) {
+pub(super) async fn bed(servers: &[&Engine], flags: &[&str]) -> (Bed, Vec<Agent>) {
     let mut bed = Bed::start(flags).await;
     let mut agents = Vec::new();
     for server in servers {
@@ -17,7 +17,7 @@ async fn bed(servers: &[&Engine], flags: &[&str]) -> (Bed, Vec<Agent>) {
     (bed, agents)
 }
 
-async fn post(bed: &Bed, path: &str, headers: &str, body: &str) -> Peer {
+pub(super) async fn post(bed: &Bed, path: &str, headers: &str, body: &str) -> Peer {
     let mut client = Peer::connect(bed.address).await;
     client.post(path, headers, body).await;
     client

@@ -7,7 +7,7 @@ mod request;
 mod rpc;
 mod set;
 
-pub use request::{Input, ParsedBody, extension_salt};
+pub use request::{Input, ParsedBody, extension_salt, session_name};
 pub use set::{ParserSet, UnknownParser, parser};
 
 use crate::api::ApiFamily;

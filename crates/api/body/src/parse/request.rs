@@ -10,6 +10,7 @@ use crate::span::Span;
 use crate::strings::unquote;
 use crate::text::prompt_bytes;
 use crate::tokens::read_token_ids;
+use std::borrow::Cow;
 
 /// A parsed request. Positions are those of the body that it was read from.
 #[derive(Clone, Debug)]
@@ -156,6 +157,13 @@ fn cache_salt(text: &[u8], fields: &Fields) -> Option<String> {
 /// The raw value of Dynamo's `nvext.cache_salt`, a string with its quotes.
 pub fn extension_salt<'a>(text: &'a [u8], fields: &Fields) -> Option<&'a [u8]> {
     extension(text, fields, "cache_salt").map(|span| span.of(text))
+}
+
+/// The session that a body names for its request: by `prompt_cache_key`, or by the response that it
+/// continues. What is empty, or no text, names none.
+pub fn session_name<'a>(text: &'a [u8], fields: &Fields) -> Option<Cow<'a, str>> {
+    let names = [Field::PromptCacheKey, Field::PreviousResponseId].into_iter();
+    names.filter_map(|field| unquote(fields.raw(text, field)?)).find(|name| !name.is_empty())
 }
 
 /// A member of Dynamo's `nvext`.

@@ -239,3 +239,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_body_names_a_session_by_its_cache_key_or_by_the_response_before() {
+    let check = |body: &str, expected: Option<&str>| {
+        let fields = crate::scan(body.as_bytes()).expect("a sound body");
+        assert_eq!(session_name(body.as_bytes(), &fields).as_deref(), expected, "{body}");
+    };
+    let both = r#"{"previous_response_id":"resp_1","prompt_cache_key":"k\u00e9y"}"#;
+    check(both, Some("k\u{e9}y"));
+    check(r#"{"previous_response_id":"resp_1","prompt_cache_key":""}"#, Some("resp_1"));
+    check(r#"{"previous_response_id":null,"prompt_cache_key":7}"#, None);
+    check(r#"{"metadata":{"prompt_cache_key":"k"}}"#, None);
+}
