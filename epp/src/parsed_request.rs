@@ -6,6 +6,7 @@ use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::tenant::{self, TenantSalt};
 use crate::text;
 use bytes::Bytes;
+use stator_api::agent_headers::unheeded;
 use stator_api::openai::ApiError;
 use stator_api::passed_fields::{PassingEdge, refuse_pins};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
@@ -115,6 +116,9 @@ impl ParsedRequest {
         let (screening, unread) = screen(head, &body, settings, parsed.as_ref())?;
         let notes = FieldNotes::new(unknown_fields(settings, head));
         settle(parsed.as_ref(), &screening, &notes)?;
+        // Objectives have the priorities that the operator gives them.
+        let names = head.headers.iter().map(|(name, _)| name);
+        unheeded(names, false).into_iter().for_each(|name| notes.ignore(name));
         let tenant = tenant::tenant(head)?;
         let tenant_salt = salt_of_tenant(tenant, parsed.as_mut(), &body)?;
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();

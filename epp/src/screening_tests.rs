@@ -56,6 +56,20 @@ async fn a_field_that_steers_is_refused_by_its_name_whenever_its_body_comes() {
 }
 
 #[tokio::test]
+async fn headers_that_change_nothing_are_named_beside_fields() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let sent = [("x-dynamo-meta-team", "a"), ("x-dynamo-request-priority", "9")];
+    let names = "x-dynamo-meta-team, x-dynamo-request-priority";
+    let mut routed = bench.ask(head(&sent), HARMLESS).await.expect("it is routed");
+    assert_eq!(told(&mut routed.watch).as_deref(), Some(names));
+    let late = RequestHead { body: RequestBody::Late, answer: AnswerBody::Hidden, ..head(&sent) };
+    let mut routed = bench.ask(late, "").await.expect("it is routed");
+    routed.watch.amend(vec![NAMED.into()]).expect("it is sound");
+    let all = told(&mut routed.watch).expect("names");
+    assert_eq!(all, format!("rid, {names}"));
+}
+
+#[tokio::test]
 async fn a_refused_field_of_a_message_is_told_as_anthropic_does() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let head = RequestHead { path: "/v1/messages?beta=true".to_owned(), ..head(&[]) };

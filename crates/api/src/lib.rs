@@ -8,6 +8,7 @@
 //!
 //! Start reading at [`read`], then [`request`] and [`openai`].
 
+pub mod agent_headers;
 pub mod anthropic;
 mod cache_control;
 pub mod conversation;

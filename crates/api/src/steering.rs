@@ -31,8 +31,10 @@ const LABEL_MAX_BYTES: usize = 256;
 /// Urgency of a request in headers: integers, larger is sooner; the second before any other priority.
 ///
 /// Source: the headers of NVIDIA Dynamo.
-const PRIORITY: &str = "x-dynamo-request-priority";
-const STRICT_PRIORITY: &str = "x-dynamo-request-strict-priority";
+pub(crate) const PRIORITY: &str = "x-dynamo-request-priority";
+pub(crate) const STRICT_PRIORITY: &str = "x-dynamo-request-strict-priority";
+/// Codex's name of a session. It counts after those of [`SESSION`]: it is nobody's own.
+const THREAD: &str = "thread-id";
 /// Fields that steer, as a body writes them.
 const PRIORITY_FIELD: &str = r#""priority""#;
 const CONSTRAINTS_FIELD: &str = r#""routing_constraints""#;
@@ -86,7 +88,7 @@ impl<'a> SteeringHeaders<'a> {
             labels: header(LABELS),
             ttl: header(TTL),
             objective: SLO_TTFT.into_iter().find_map(&header),
-            session: SESSION.into_iter().find_map(&header).map(str::trim),
+            session: SESSION.into_iter().chain([THREAD]).find_map(&header).map(str::trim),
             priority: header(PRIORITY),
             strict_priority: header(STRICT_PRIORITY),
         }
@@ -429,6 +431,8 @@ mod tests {
         };
         assert_eq!(session(&[("x-dynamo-session-id", "b"), ("x-session-id", " a ")]), Some("a"));
         assert_eq!(session(&[("x-claude-code-session-id", "c")]), Some("c"));
+        assert_eq!(session(&[("thread-id", "d")]), Some("d"));
+        assert_eq!(session(&[("thread-id", "d"), ("x-session-id", "a")]), Some("a"));
         assert_eq!(session(&[("x-session-id", " ")]), None);
     }
 

@@ -3,6 +3,7 @@
 use super::{Exchange, ignored};
 use crate::cors;
 use http::{HeaderName, HeaderValue};
+use stator_api::agent_headers::unheeded;
 use stator_protos::header::{
     IGNORED, PREFILL_PINS, PREFILL_RANK_PINS, RANK_PINS, WORKER_ID, WORKER_PINS,
 };
@@ -22,6 +23,17 @@ impl Exchange {
         let sent: Vec<_> = names.filter(|name| self.header_bytes(name).is_some()).collect();
         if !sent.is_empty() {
             self.ignores(Some(&sent.join(", ")));
+        }
+    }
+
+    /// Has the answer name headers of agents and of Dynamo that change nothing. An edge that has a queue
+    /// of its own `takes_priorities`.
+    pub(crate) fn ignores_unheeded(&mut self, takes_priorities: bool) {
+        let names = self.request().headers.keys().map(HeaderName::as_str);
+        let names = unheeded(names, takes_priorities);
+        if !names.is_empty() {
+            let names = names.join(", ");
+            self.ignores(Some(&names));
         }
     }
 

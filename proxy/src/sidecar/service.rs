@@ -199,6 +199,8 @@ impl Sidecar {
         exchange.check_headers()?;
         let serves = self.check_path(exchange)?;
         exchange.admit(None)?;
+        // The engine's queue is its own.
+        exchange.ignores_unheeded(false);
         let routing = Routing::read(&exchange.request().headers)?;
         let engine = self.engine(rank, routing.rank.as_ref())?;
         let api = Api::find(exchange.method(), exchange.path());

@@ -143,7 +143,10 @@ async fn labels_are_the_pickers_to_obey() {
     let engine = Engine::start().await;
     let proxy = Proxy::start(&[&engine], &[]).await;
     let body = r#"{"n":1,"nvext":{"routing_constraints":{"required_taints":["a"]}}}"#;
+    let agents = "X-Dynamo-Session-Final: true\r\nX-Dynamo-Request-Priority: 9\r\nThread-Id: a\r\n";
+    let named = "x-dynamo-session-final, x-dynamo-request-priority, nvext.routing_constraints";
     for (headers, ignored) in [
+        (agents, Some(named)),
         ("", Some("nvext.routing_constraints")),
         ("X-Gateway-Destination-Endpoint: 10.0.0.1:1\r\n", None),
     ] {

@@ -281,6 +281,7 @@ impl Service {
         if !self.settings.pins {
             exchange.ignores_pins();
         }
+        exchange.ignores_unheeded(true);
         match &self.settings.rates {
             Some(rates) => exchange.count_for(rates.account(key, Instant::now())),
             None => Ok(()),
