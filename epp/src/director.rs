@@ -87,7 +87,8 @@ impl PoolDirector {
         body: &Body,
     ) -> Result<RoutedRequest<AnswerWatch>, Refusal> {
         let late = LateEdit::of(&head, &self.settings, &self.pool.view());
-        self.check_screening(&head, late.as_ref())
+        refuse::check_coding(&head, body.len())
+            .and_then(|()| self.check_screening(&head, late.as_ref()))
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
         let request = {
             let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };

@@ -4,10 +4,11 @@
 //! body gets 503 when the pool is empty, as one with a body does and as the protocol says, not
 //! 500; an admission plug-in's refusal is 429, not 500.
 
-use crate::exchange::{Refusal, RequestHead};
-use crate::parsed_request::{ParsedRequest, UnreadableRequest, path};
+use crate::exchange::{Refusal, RequestBody, RequestHead};
+use crate::parsed_request::{ParsedRequest, UnreadableRequest, described, path};
 use crate::place::PlacementError;
 use crate::text;
+use http::StatusCode;
 use stator_api::anthropic;
 use stator_api::openai::ApiError;
 use stator_epp_metrics::FlowOutcome;
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Time to retry after, if the pool may have room or endpoints soon.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Characters of a coding's name that a refusal repeats.
+const CODING_MAX_CHARS: usize = 40;
 
 const SATURATED: &str = "rejected-saturated";
 const NO_ENDPOINTS: &str = "rejected-no-endpoints";
@@ -55,6 +59,27 @@ fn refused(error: &ApiError, head: &RequestHead) -> Refusal {
         retry_after: error.retry_after,
         body: Some(body).filter(|_| !text::is_call(head)),
     }
+}
+
+/// Refuses a compressed body, which the picker would have to read.
+pub(crate) fn check_coding(head: &RequestHead, length: usize) -> Result<(), Refusal> {
+    let shown = match head.body {
+        RequestBody::Whole => length > 0,
+        RequestBody::Late => true,
+        RequestBody::Unseen => false,
+    };
+    let is_plain = |coding: &str| matches!(coding.trim(), "" | "identity");
+    let coding = head.header("content-encoding").filter(|coding| !is_plain(coding));
+    let Some(coding) = coding.filter(|_| shown && described(head).is_readable()) else {
+        return Ok(());
+    };
+    let coding: String = coding.chars().take(CODING_MAX_CHARS).collect();
+    let message = format!(
+        "the body comes as {coding:?}: a body must arrive plain at the endpoint picker, and the \
+         gateway can unpack it before"
+    );
+    let error = ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message);
+    Err(refused(&error.with_code("unsupported_content_encoding"), head))
 }
 
 /// The body is of a kind that nobody can screen, and the operator wants it screened.

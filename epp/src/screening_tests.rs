@@ -70,6 +70,25 @@ async fn headers_that_change_nothing_are_named_beside_fields() {
 }
 
 #[tokio::test]
+async fn a_compressed_body_is_refused_before_it_is_read() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let coded = |coding: &'static str, body: RequestBody| RequestHead {
+        headers: [("content-encoding", coding)].into_iter().collect(),
+        answer: AnswerBody::Hidden,
+        body,
+        ..head(&[])
+    };
+    let status = async |head: RequestHead, body: &str| {
+        bench.ask(head, body).await.err().map(|refusal| refusal.status)
+    };
+    assert_eq!(status(coded("gzip", RequestBody::Whole), "\u{1f}").await, Some(415));
+    assert_eq!(status(coded("zstd", RequestBody::Late), "").await, Some(415));
+    assert_eq!(status(coded("identity", RequestBody::Whole), HARMLESS).await, None);
+    assert_eq!(status(coded("gzip", RequestBody::Whole), "").await, None, "there is no body");
+    assert_eq!(status(coded("gzip", RequestBody::Unseen), "").await, None, "a sidecar reads it");
+}
+
+#[tokio::test]
 async fn a_refused_field_of_a_message_is_told_as_anthropic_does() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let head = RequestHead { path: "/v1/messages?beta=true".to_owned(), ..head(&[]) };

@@ -208,11 +208,11 @@ impl Sidecar {
         let (encoders, source, holders) = self.suppliers(exchange, api.is_some(), &routing);
         // An upload may be large, and no other engine can help with it: it is streamed and not held.
         if is_upload(exchange.request()) {
+            headers::check_encoding(exchange.request())?;
             let head = self.onward(exchange, None);
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine, head).await?)));
         }
-        headers::check_encoding(exchange.request())?;
-        let body = exchange.body().await?;
+        let body = exchange.unpacked_body().await?;
         let body = if serves { self.screened(exchange, body)? } else { body };
         self.metrics.request_bytes.inc_by(body.len() as u64);
         let mut head = self.onward(exchange, Some(&body));

@@ -270,7 +270,8 @@ async fn bodies_that_could_hide_something_are_refused() {
         ("", r#"{"kv_transfer_params":{},"t":NaN}"#, 400),
         ("", "not json", 400),
         ("", "{\0\"\0", 400),
-        ("Content-Encoding: gzip\r\n", "{}", 415),
+        ("Content-Encoding: gzip\r\n", "{}", 400),
+        ("Content-Encoding: br\r\n", "{}", 415),
         ("", &long, 413),
         ("X-Prefiller-Host-Port: here\r\n", "{}", 400),
         ("X-Data-Parallel-Host-Port: 10.0.0.1:1\r\n", "{}", 400),
@@ -279,6 +280,12 @@ async fn bodies_that_could_hide_something_are_refused() {
         assert!(client.read_head().await, "{body}");
         assert_eq!(client.status(), status, "{body}");
     }
+    let mut client = Peer::connect(proxy.address).await;
+    let form = "Content-Type: multipart/form-data; boundary=b\r\nContent-Encoding: gzip\r\n";
+    let head = format!("POST /v1/audio/transcriptions HTTP/1.1\r\nHost: test\r\n{form}");
+    client.write(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await;
+    assert!(client.read_head().await);
+    assert_eq!(client.status(), 415, "a form passes while it comes");
     assert!(engine.is_idle());
 }
 

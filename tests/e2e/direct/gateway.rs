@@ -1,13 +1,14 @@
 //! Behind a real Envoy and a real picker, with a configuration that splits prompts from answers.
 
 use super::testbed::{CHAT, PARAMETERS, PREFILLER, Sidecar, chat};
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use serde_json::json;
 use stator_tests::engine::{Engine, SERVED_BY};
 use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::http::Client;
 use stator_tests::picker::{EndpointsFile, Picker};
 use stator_tests::tooling::installed;
+use std::io::Write;
 
 /// Every prompt is computed elsewhere.
 const CONFIG: &str = "
@@ -98,4 +99,23 @@ async fn a_tenant_has_the_same_salt_by_whatever_way_its_prompts_come() {
     assert_eq!(salt(tenant("blue"), Some(&blue)).await, blue, "a picker before has salted it");
     let others = [salt(tenant("red"), None).await, salt(tenant("red"), Some(&blue)).await];
     assert!(others[0] != others[1] && !others.contains(&blue), "{others:?}");
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_unpacked_within_its_bound() {
+    let engine = Engine::start().await;
+    let sidecar = Sidecar::start(engine.address(), &["--max-body-bytes=10000"]).await;
+    let client = sidecar.client.clone().with_header("content-encoding", "gzip");
+    let client = client.with_header("content-type", "application/json");
+    let send = async |body: &serde_json::Value| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(body.to_string().as_bytes()).expect("a vector takes all");
+        let packed = packed.finish().expect("a vector takes all");
+        client.send(Method::POST, CHAT, packed).await.status
+    };
+    assert_eq!(send(&chat("hello")).await, StatusCode::OK);
+    let seen = engine.last();
+    assert_eq!((seen.json(), seen.header("content-encoding").len()), (chat("hello"), 0));
+    assert_eq!(send(&chat(&"x".repeat(10_000))).await, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(engine.requests().len(), 1);
 }
