@@ -3,6 +3,7 @@
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
 mod infer;
+mod kept;
 mod models;
 mod pooled;
 
@@ -257,10 +258,7 @@ impl Service {
                 let body = self.models(exchange, route, &query)?;
                 json(exchange, StatusCode::OK, body).await;
             }
-            Route::Response(route) => {
-                let account = self.authorize(exchange)?;
-                Box::pin(route.answer(exchange, &self.store, account, &query)).await?;
-            }
+            Route::Response(route) => Box::pin(self.response(exchange, route, &query)).await?,
             Route::Generate(api) => self.generate(exchange, api).await?,
             Route::Count(api) => Box::pin(self.count(exchange, api)).await?,
             Route::Infer(route) => Box::pin(self.infer(exchange, route)).await?,
@@ -424,9 +422,7 @@ impl Service {
         account: Account,
         body: &Bytes,
     ) -> Result<Option<Box<PassedRequest>>, ApiError> {
-        let removed = &self.metrics.fields_removed;
-        let (catalog, settings) = (&self.catalog, &self.settings);
-        let read = || PassedRequest::read(exchange, account, body, catalog, settings, removed);
+        let read = || PassedRequest::read(exchange, account, body, self.pass_context());
         Ok(beside(body, read)?.map(Box::new))
     }
 

@@ -9,6 +9,9 @@ use std::pin::Pin;
 /// Work that goes on beside an answer.
 pub(crate) type Beside<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
+/// Watches the parts of a body that the client gets.
+pub(crate) type PartWatch = Box<dyn FnMut(&[u8]) + Send>;
+
 /// The answer that the client gets.
 pub(crate) struct Answer<'a> {
     pub leg: Leg,
@@ -18,12 +21,14 @@ pub(crate) struct Answer<'a> {
     pub beside: Option<Beside<'a>>,
     /// The count of cached prompt tokens, if the engine that answers does not know it.
     pub cached: Option<CachedTokens>,
+    /// Watches the answer's body on its way.
+    pub watch: Option<PartWatch>,
 }
 
 impl Answer<'_> {
     /// An answer that no other engine has a part in.
     pub(crate) fn plain(leg: Leg, way: &'static str) -> Self {
-        Self { leg, way, beside: None, cached: None }
+        Self { leg, way, beside: None, cached: None, watch: None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! An engine's answer on its way to the client, part by part.
 
-use super::answer::{Answer, run_out};
+use super::answer::{Answer, PartWatch, run_out};
 use super::cached::CachedTokens;
 use super::engines::{Engines, Leg};
 use super::headers;
@@ -43,10 +43,10 @@ impl Relay<'_> {
         exchange: &mut Exchange,
         answer: Answer<'_>,
     ) -> Result<(), Failure> {
-        let Answer { leg, beside, cached, .. } = answer;
+        let Answer { leg, beside, cached, watch, .. } = answer;
         tokio::select! {
             biased;
-            passed = self.parts(exchange, leg, cached) => passed,
+            passed = self.parts(exchange, leg, cached, watch) => passed,
             never = run_out(beside) => match never {},
         }
     }
@@ -56,6 +56,7 @@ impl Relay<'_> {
         exchange: &mut Exchange,
         mut leg: Leg,
         cached: Option<CachedTokens>,
+        mut watch: Option<PartWatch>,
     ) -> Result<(), Failure> {
         // An engine that names what it ignores says so in a header that is not passed on.
         let ignored = leg.head().headers.get(IGNORED).and_then(|names| names.to_str().ok());
@@ -101,6 +102,7 @@ impl Relay<'_> {
             let last = part.is_none() || leg.is_done();
             let Some(part) = edits.apply(part.unwrap_or_default(), last) else { continue };
             self.answer_bytes.inc_by(part.len() as u64);
+            watch.iter_mut().for_each(|watch| watch(&part));
             at_event_end = part.ends_with(b"\n\n");
             if is_events && !begun && !part.is_empty() {
                 begun = true;

@@ -4,9 +4,10 @@
 /// Paths that clients may ask for.
 ///
 /// Source: the routes of OpenAI's, Anthropic's, Cohere's and Jina's APIs, and the serving routes of
-/// vLLM 0.26 and SGLang 0.5.23.
-const SERVING: [&str; 48] = [
+/// vLLM 0.32 and SGLang 0.5.23.
+const SERVING: [&str; 56] = [
     "/classify",
+    "/cohere/v2/chat/render",
     "/detokenize",
     "/encode",
     "/generate",
@@ -29,12 +30,15 @@ const SERVING: [&str; 48] = [
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
     "/v1/chat/completions",
+    "/v1/chat/completions/derender",
     "/v1/chat/completions/render",
     "/v1/classify",
     "/v1/completions",
+    "/v1/completions/derender",
     "/v1/completions/render",
     "/v1/conversations",
     "/v1/detokenize",
+    "/v1/embed",
     "/v1/embeddings",
     "/v1/images/edits",
     "/v1/images/generations",
@@ -42,13 +46,17 @@ const SERVING: [&str; 48] = [
     "/v1/loads",
     "/v1/messages",
     "/v1/messages/count_tokens",
+    "/v1/messages/render",
     "/v1/models",
     "/v1/moderations",
     "/v1/pooling",
     "/v1/rerank",
     "/v1/responses",
+    "/v1/responses/render",
     "/v1/score",
     "/v1/tokenize",
+    "/v1/videos",
+    "/v2/chat",
     "/v2/embed",
     "/v2/rerank",
     "/version",
@@ -56,8 +64,8 @@ const SERVING: [&str; 48] = [
     "/models",
 ];
 
-/// Paths whose next segments name a model, a response or a conversation.
-const NAMED: [&str; 3] = ["/v1/models/", "/v1/responses/", "/v1/conversations/"];
+/// Paths whose next segments name a model, a response, a conversation or a video.
+const NAMED: [&str; 4] = ["/v1/models/", "/v1/responses/", "/v1/conversations/", "/v1/videos/"];
 
 /// Whether a request of this path, without its query, is one of serving.
 pub(crate) fn is_serving(path: &str) -> bool {
@@ -140,7 +148,11 @@ mod tests {
         ] {
             assert!(!is_serving(path), "{path}");
         }
-        for path in ["/v1/models/org/name-1.5:lora", "/v1/responses/resp_1/cancel"] {
+        for path in [
+            "/v1/models/org/name-1.5:lora",
+            "/v1/responses/resp_1/cancel",
+            "/v1/videos/video_1/content",
+        ] {
             assert!(is_serving(path), "{path}");
         }
     }

@@ -7,6 +7,7 @@
 //! obeyed here, refused, or named to the client. The answer loses what it tells other engines; all
 //! else passes as it is. Start reading at [`PassThrough::answer`].
 
+mod kept_responses;
 mod origin;
 mod passed_request;
 #[cfg(test)]
@@ -14,24 +15,27 @@ mod session_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use passed_request::PassedRequest;
+pub(crate) use passed_request::{PassContext, PassedRequest};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::standalone::Place;
 use crate::standalone::config::ProxySettings;
 use crate::standalone::metrics::Metrics;
-use crate::standalone::placing;
-use crate::upstream::answer::Answer;
+use crate::standalone::placing::{self, RETRY_AFTER};
+use crate::upstream::answer::{Answer, PartWatch};
 use crate::upstream::engines::{Engines, Leg, LegError};
 use crate::upstream::relay::Relay;
 use crate::upstream::settings::{EngineTls, UpstreamSettings};
 use http::HeaderName;
+use kept_responses::{KeptResponses, ResponseHome, ResponseLearner};
 use origin::Origin;
 use stator_api::openai::ApiError;
+use stator_gate::AdmitError;
+use stator_placement::PickError;
 use stator_protos::WorkerRank;
 use stator_protos::header::{REQUEST_ID, WORKER_ID};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// Passes requests on.
@@ -42,6 +46,8 @@ pub(crate) struct PassThrough {
     migration_limit: u32,
     /// Told once: an engine is not known to keep prefix spaces apart.
     unseparated: Once,
+    /// Responses that engines keep.
+    kept: Arc<KeptResponses>,
 }
 
 /// An answer that has begun, and the place of its request.
@@ -61,7 +67,13 @@ impl PassThrough {
         });
         let ProxySettings { first_token_timeout, migration_limit, .. } = *settings;
         let unseparated = Once::new();
-        Self { engines, metrics, first_token_timeout, migration_limit, unseparated }
+        let kept = Arc::default();
+        Self { engines, metrics, first_token_timeout, migration_limit, unseparated, kept }
+    }
+
+    /// Responses that engines keep.
+    pub(crate) fn kept(&self) -> &KeptResponses {
+        &self.kept
     }
 
     /// Has an engine answer, and passes its answer on as it comes.
@@ -102,7 +114,15 @@ impl PassThrough {
             stamp: &stamp,
             started,
         };
-        let relayed = relay.pass_on(exchange, Answer::plain(leg, "engine")).await;
+        let learner = passed.tenant.filter(|_| leg.head().status.is_success()).map(|tenant| {
+            let model = passed.pool.record().name.as_str().into();
+            let home = ResponseHome { model, worker: place.worker(), tenant };
+            ResponseLearner::new(self.kept.clone(), home)
+        });
+        let watch = learner
+            .map(|mut learner| -> PartWatch { Box::new(move |part: &[u8]| learner.push(part)) });
+        let answer = Answer { watch, ..Answer::plain(leg, "engine") };
+        let relayed = relay.pass_on(exchange, answer).await;
         self.metrics.request_duration.observe(started.elapsed().as_secs_f64());
         relayed
     }
@@ -123,7 +143,14 @@ impl PassThrough {
             let admitted = passed.pool.admit(passed.entry(&lost)).await;
             let unplaced = |error| {
                 self.metrics.unplaced(&error);
-                placing::unplaced(&passed.steering, passed.adapter.as_deref(), error)
+                match (&passed.kept, &error) {
+                    (Some(id), AdmitError::Failed(PickError::PinnedUnavailable { .. })) => {
+                        let message =
+                            format!("the engine that keeps the response {id:?} is not there");
+                        ApiError::unavailable(message, RETRY_AFTER)
+                    }
+                    _ => placing::unplaced(&passed.steering, passed.adapter.as_deref(), error),
+                }
             };
             let admitted = admitted.map_err(unplaced)?;
             self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());

@@ -1,5 +1,6 @@
 //! A request's fields that decide where it goes; and the request, as it goes on.
 
+use super::kept_responses::{KeptResponses, ResponseHome};
 use crate::exchange::Exchange;
 use crate::standalone::catalog::Catalog;
 use crate::standalone::client::Client;
@@ -15,7 +16,7 @@ use stator_api::openai::ApiError;
 use stator_api::openai::body::EXTENSION_SALT;
 use stator_api::passed_fields::PassingEdge;
 use stator_api::salts;
-use stator_api::space::Account;
+use stator_api::space::{Account, PrefixSpace};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_body::{
     Api, Field, Fields, Object, Span, extension_salt, form_field, is_form, prompt_bytes, scan,
@@ -33,6 +34,17 @@ use std::sync::Arc;
 /// Fields that engines do not get, because they are obeyed here.
 const OBEYED: [&str; 4] =
     ["priority", "nvext.agent_hints", "nvext.routing_constraints", EXTENSION_SALT];
+
+/// The state of the proxy by which requests that pass are read.
+#[derive(Clone, Copy)]
+pub(crate) struct PassContext<'a> {
+    pub catalog: &'a Catalog,
+    pub settings: &'a ProxySettings,
+    /// Counts of fields that bodies lost.
+    pub removed: &'a RemovedFields,
+    /// Responses that engines keep.
+    pub kept: &'a KeptResponses,
+}
 
 /// A request for a model whose engines take requests as they came.
 pub(crate) struct PassedRequest {
@@ -56,6 +68,10 @@ pub(crate) struct PassedRequest {
     /// Whether the client names a salt itself, so that it knows its engine to take one.
     names_salt: bool,
     prompt: Text,
+    /// The response that it is about, or continues, where one engine keeps that.
+    pub kept: Option<String>,
+    /// The tenant of a new response, whose engine is to be remembered.
+    pub tenant: Option<PrefixSpace>,
 }
 
 /// A body that is a form.
@@ -82,7 +98,7 @@ impl<'a> Salts<'a> {
 }
 
 /// A prompt, measured in text.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Text {
     /// Blocks of text that it is made of, in order.
     sequence: Vec<SequenceHash>,
@@ -102,17 +118,16 @@ impl PassedRequest {
         exchange: &Exchange,
         account: Account,
         body: &Bytes,
-        catalog: &Catalog,
-        settings: &ProxySettings,
-        removed: &RemovedFields,
+        context: PassContext<'_>,
     ) -> Result<Option<Self>, ApiError> {
+        let PassContext { catalog, settings, removed, kept } = context;
         let client = exchange.as_client(account);
         if !catalog.passes() {
             return Ok(None);
         }
         if let Some(kind) = exchange.header("content-type").filter(|kind| is_form(kind)) {
             let form = UploadedForm { bytes: body, content_type: kind };
-            return Self::read_form(exchange, client, form, catalog, settings, removed);
+            return Self::read_form(exchange, client, form, context);
         }
         // Whoever answers the request instead names the fault of a body that cannot be read.
         let Ok(fields) = scan(body) else { return Ok(None) };
@@ -125,13 +140,19 @@ impl PassedRequest {
         let seed = text_seed(adapter.as_deref(), space.salt().as_deref());
         let prompt = measure(body, &fields, pool.block_size().get(), seed);
         let said = SteeringHeaders::of(|name| exchange.header(name));
-        let steering = Steering {
+        let mut steering = Steering {
             pins: Pins::of_whole(|name| exchange.header_bytes(name), settings.pins)?,
             ..Steering::read(body, said, settings.priority_max)?
         };
+        let api = Api::find(exchange.method(), exchange.path());
+        let tenant = (api == Some(Api::Responses)).then(|| client.space(None, None)).transpose()?;
+        let before = tenant.and_then(|tenant| continued(body, &fields, kept, tenant));
+        let before = before.filter(|(_, home)| *home.model == *pool.record().name);
+        if let Some((_, home)) = &before {
+            steering.pins.worker.get_or_insert(home.worker);
+        }
         let session = said.session().map(Cow::Borrowed).or_else(|| session_name(body, &fields));
         let passage = &settings.passage;
-        let api = Api::find(exchange.method(), exchange.path());
         let edge = PassingEdge { api, obeyed: &OBEYED, from_proxy: false };
         let losses = Losses::new(edge, settings.unknown_fields, removed);
         let cleaned = passage.screen(body.clone(), &losses)?;
@@ -152,6 +173,8 @@ impl PassedRequest {
             cache_salt: space.salt(),
             names_salt: salts.own.is_some(),
             prompt,
+            kept: before.map(|(id, _)| id),
+            tenant,
         }))
     }
 
@@ -160,10 +183,9 @@ impl PassedRequest {
         exchange: &Exchange,
         client: Client<'_>,
         form: UploadedForm<'_>,
-        catalog: &Catalog,
-        settings: &ProxySettings,
-        removed: &RemovedFields,
+        context: PassContext<'_>,
     ) -> Result<Option<Self>, ApiError> {
+        let PassContext { catalog, settings, removed, .. } = context;
         let UploadedForm { bytes: body, content_type: kind } = form;
         headers::check_encoding(exchange.request())?;
         let passage = &settings.passage;
@@ -195,7 +217,47 @@ impl PassedRequest {
             // Uploads have no prefix that another request could find.
             cache_salt: None,
             names_salt: false,
-            prompt: Text { sequence: Vec::new(), tokens: 0, max_output_tokens: None },
+            prompt: Text::default(),
+            kept: None,
+            tenant: None,
+        }))
+    }
+
+    /// Reads a request about the response `id`; nothing where no engine is known to keep that.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a tenant that cannot be meant.
+    pub(crate) fn about(
+        exchange: &Exchange,
+        account: Account,
+        id: &str,
+        context: PassContext<'_>,
+    ) -> Result<Option<Self>, ApiError> {
+        let PassContext { catalog, settings, kept, .. } = context;
+        let client = exchange.as_client(account);
+        let home = kept.find(id, client.space(None, None)?);
+        let Some(home) = home else { return Ok(None) };
+        let Some(pool) = catalog.passed(&home.model) else { return Ok(None) };
+        let (identity, body) = (exchange.identity(), Bytes::new());
+        let head = headers::onward(exchange.request(), &settings.passage, &identity, Some(&body));
+        let pins = Pins { worker: Some(home.worker), prefill: None };
+        Ok(Some(Self {
+            pool,
+            head,
+            body,
+            model_at: None,
+            stripped: false,
+            ignored: None,
+            adapter: None,
+            steering: Steering { pins, ..Steering::default() },
+            flow: FlowId(payer(client.head).map_or(0, name_hash)),
+            session: None,
+            cache_salt: None,
+            names_salt: false,
+            prompt: Text::default(),
+            kept: Some(id.to_owned()),
+            tenant: None,
         }))
     }
 
@@ -244,6 +306,18 @@ impl PassedRequest {
         headers::insert(&mut head, header::HOST, host);
         (head, body)
     }
+}
+
+/// The response that a body continues, and the engine that keeps that.
+fn continued(
+    body: &[u8],
+    fields: &Fields,
+    kept: &KeptResponses,
+    tenant: PrefixSpace,
+) -> Option<(String, ResponseHome)> {
+    let id = unquote(fields.raw(body, Field::PreviousResponseId)?)?;
+    let home = kept.find(&id, tenant)?;
+    Some((id.into_owned(), home))
 }
 
 /// Names a prompt by the blocks of its text.

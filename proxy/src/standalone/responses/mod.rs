@@ -55,7 +55,8 @@ impl<'a> ResponseRoute<'a> {
         }
     }
 
-    fn id(self) -> &'a str {
+    /// The response's id.
+    pub(crate) fn id(self) -> &'a str {
         match self {
             Self::Retrieve(id) | Self::Delete(id) | Self::Cancel(id) | Self::InputItems(id) => id,
         }
