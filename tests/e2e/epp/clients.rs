@@ -3,7 +3,8 @@
 
 use super::testbed::{metric_is, until};
 use super::tokens::gateway;
-use crate::support::{MODEL, Up, client_script, up};
+use crate::clients::{node_script, python_script};
+use crate::support::{MODEL, Up, client_script, succeeds, up};
 use serde_json::{Value, json};
 use stator_tests::envoy::Envoy;
 use stator_tests::http::Client;
@@ -33,7 +34,7 @@ impl Gateway {
 }
 
 #[tokio::test]
-async fn official_clients_are_content_behind_a_gateway() {
+async fn clients_are_content_behind_a_gateway() {
     let Some(gateway) = Gateway::start().await else { return };
     let python = std::env::var("STATOR_TEST_PYTHON")
         .expect("STATOR_TEST_PYTHON names a Python with the official clients; `tests/run` sets it");
@@ -46,6 +47,19 @@ async fn official_clients_are_content_behind_a_gateway() {
         "anthropic_client.py",
     ] {
         client_script(Path::new(&python), script, served, &gateway.picker.process).await;
+    }
+    let others = [
+        node_script("openai_client.mjs"),
+        node_script("anthropic_client.mjs"),
+        node_script("vercel_client.mjs"),
+        python_script("venv", "langchain_client.py"),
+        python_script("venv", "litellm_client.py"),
+        python_script("venv", "instructor_client.py"),
+    ];
+    let url = format!("http://{}", gateway.envoy.address());
+    for mut command in others.into_iter().flatten() {
+        command.args([&*url, MODEL]);
+        succeeds(command, &gateway.picker.process).await;
     }
 }
 
