@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use stator_kv::SlotId;
 use stator_kv::cache::{CacheTier, TierOpener, TierPlace, TierReporter};
 use stator_kv::tier::{Tier, TierError, TierRead, TierReport, TierWrite};
 use stator_protos::kv_event::Medium;
@@ -110,6 +111,11 @@ impl Tier for FaultyTier {
             }
             None => self.inner.write(write),
         }
+    }
+
+    fn cancel(&self, name: BlockName, slot: SlotId) {
+        // A read that stands still has begun, and is left alone.
+        self.inner.cancel(name, slot);
     }
 
     fn forget(&self, names: &[BlockName]) {
