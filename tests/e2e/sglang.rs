@@ -4,6 +4,7 @@
 use crate::agents::{
     Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, stream, tokens,
 };
+use crate::contract::answers_have_the_form_that_is_asked_for;
 use crate::stages::{
     DEATHS, Three, a_process_of_each_half_dies_in_turn, both_die_while_decode_streams,
     half_a_pair_is_given_up_in_time, one_dies_once_the_prompt_is_computed,
@@ -14,10 +15,11 @@ use crate::suite::{
     greedy_answers_are_the_engines_own, what_is_cached_is_known_through_eviction,
     what_the_engines_page_says_is_on_the_agents,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::signal;
 use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
+use std::path::Path;
 
 /// How long an engine may stand still here: longer than any step that it takes, and shorter than
 /// it takes to be given up for not saying how it is.
@@ -42,6 +44,9 @@ async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     greedy_answers_are_the_engines_own(&client, &agent).await;
+    answers_have_the_form_that_is_asked_for(&client, &agent).await;
+    calls_are_forced(&client).await;
+    thoughts_are_read_apart_and_a_form_comes_behind_them(home.path()).await;
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
     what_the_engines_page_says_is_on_the_agents(&agent).await;
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
@@ -54,6 +59,69 @@ async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
 
     agent.process.terminate();
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+}
+
+/// A call is made where one is required, and by the function that is named, whole and streamed.
+async fn calls_are_forced(client: &Client) {
+    // Of other objects a model without sense would write white space alone.
+    let places = json!([{"city": "Paris"}, {"city": "Rome"}]);
+    let function = |name: &str| {
+        let parameters = json!({"type": "object", "enum": places});
+        json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+    };
+    let named = json!({"type": "function", "function": {"name": "report"}});
+    for (choice, names) in [(json!("required"), &["weather", "report"][..]), (named, &["report"])] {
+        let mut body = json!({
+            "model": MODEL, "max_tokens": 200, "temperature": 0, "tool_choice": choice,
+            "messages": [{"role": "user", "content": "Well?"}], "parallel_tool_calls": false,
+            "tools": [function("weather"), function("report")],
+        });
+        let answer = client.post("/v1/chat/completions", &body).await.json();
+        let calls = answer["choices"][0]["message"]["tool_calls"].as_array();
+        let [call] = &calls.map_or(&[][..], Vec::as_slice) else { panic!("{answer}") };
+        let called = call["function"]["name"].as_str().unwrap_or_default();
+        assert!(names.contains(&called), "{answer}");
+        let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+        let place: Value = serde_json::from_str(arguments).unwrap_or_default();
+        assert!(places.as_array().unwrap().contains(&place), "{answer}");
+        body["stream"] = json!(true);
+        let chunks = client.stream("/v1/chat/completions", &body).await.rest().await;
+        let parts = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0]);
+        let parts = parts.filter_map(|part| part["function"]["arguments"].as_str());
+        assert_eq!(parts.collect::<String>(), arguments);
+    }
+}
+
+/// Of a model whose template knows no thoughts, where the conversation opens them. The engine has no
+/// bound for them, and a model without sense does not end them.
+async fn thoughts_are_read_apart_and_a_form_comes_behind_them(home: &Path) {
+    let (_proxy, client) = proxy(home, &["--reasoning-parser=qwen3"]).await;
+    let mut body = json!({
+        "model": MODEL, "max_tokens": 12, "temperature": 0, "ignore_eos": true,
+        "add_generation_prompt": false, "continue_final_message": true,
+        "messages": [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": "<think>"}],
+    });
+    let ask = async |body: &Value| client.post("/v1/chat/completions", body).await;
+    let answer = ask(&body).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert!(!message["reasoning_content"].as_str().unwrap_or_default().is_empty(), "{answer}");
+    assert_eq!(message["content"].as_str().unwrap_or_default(), "", "{answer}");
+    let details = &answer["usage"]["completion_tokens_details"];
+    assert_eq!(details["reasoning_tokens"], 12, "{answer}");
+    body["thinking_token_budget"] = json!(6);
+    let refused = ask(&body).await;
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status.as_u16(), &error["param"]), (400, &json!("thinking_token_budget")));
+    // Behind thoughts that are over the form begins at once.
+    let body = json!({
+        "model": MODEL, "max_tokens": 64, "temperature": 0, "structured_outputs": {"choice": ["yes", "no"]},
+        "add_generation_prompt": false, "continue_final_message": true,
+        "messages": [
+            {"role": "user", "content": "Well?"}, {"role": "assistant", "content": "<think></think>"}],
+    });
+    let answer = ask(&body).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert!(["yes", "no"].contains(&message["content"].as_str().unwrap_or_default()), "{answer}");
 }
 
 /// There is no memory to give back without a GPU, and weights would be lost.

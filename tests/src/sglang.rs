@@ -44,7 +44,7 @@ pub fn flags(role: Role, ranks: u16) -> Vec<String> {
     let (pool, ranks) = ((TOTAL_BLOCKS * BLOCK_SIZE).to_string(), ranks.to_string());
     let mut flags = vec!["--device", "cpu", "--dtype", "float32", "--max-running-requests", "32"];
     flags.extend(["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]);
-    flags.extend(["--grammar-backend", "none", "--disable-cuda-graph"]);
+    flags.extend(["--grammar-backend", "xgrammar", "--disable-cuda-graph"]);
     flags.extend(["--disable-overlap-schedule", "--page-size", &block_size]);
     // Otherwise each uses up a core while it waits, and three of them starve those that start. KV that
     // comes meanwhile is noticed up to a second later.
