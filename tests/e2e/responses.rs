@@ -9,6 +9,14 @@ fn response(input: &str) -> Value {
     json!({"model": MODEL, "input": input, "max_output_tokens": 4, "temperature": 0})
 }
 
+/// A request that goes on with the first item of a response, by its id.
+fn referring(made: &Value) -> Value {
+    let said = json!({"type": "item_reference", "id": made["output"][0]["id"]});
+    let mut next = response("");
+    next["input"] = json!([said, {"role": "user", "content": "And then?"}]);
+    next
+}
+
 #[tokio::test]
 async fn the_official_client_is_content_with_responses() {
     let up = up(&["--workers=1"]).await;
@@ -35,6 +43,16 @@ async fn a_response_is_its_tenants_own() {
         (400, &json!("previous_response_not_found"))
     );
     assert_eq!(client("one").post("/v1/responses", &next).await.status, 200);
+    let refused = client("two").post("/v1/responses", &referring(&made)).await.json();
+    assert_eq!(refused["error"]["code"], "item_not_found", "{refused}");
+    let message = refused["error"]["message"].as_str().expect("a text");
+    assert!(message.contains(made["output"][0]["id"].as_str().expect("an id")), "{message}");
+    let said = client("one").post("/v1/responses", &referring(&made)).await.json();
+    let alone = client("one").post("/v1/responses", &response("And then?")).await.json();
+    let tokens = |made: &Value| made["usage"]["input_tokens"].as_u64().expect("a count");
+    assert!(tokens(&said) > tokens(&alone), "{said} {alone}");
+    let counted = client("one").post("/v1/responses/input_tokens", &referring(&made)).await.json();
+    assert_eq!(counted["input_tokens"].as_u64(), Some(tokens(&said)), "{counted}");
 }
 
 #[tokio::test]
@@ -68,6 +86,9 @@ async fn a_database_keeps_responses_over_a_restart() {
     assert!(after.as_u64() > before.as_u64(), "{next}");
     let listed = client(&second, "one").get(&format!("{}/input_items", path(&next))).await.json();
     assert_eq!(listed["data"].as_array().map(Vec::len), Some(3), "{listed}");
+    let next = client(&second, "one").post("/v1/responses", &referring(&made)).await.json();
+    let listed = client(&second, "one").get(&format!("{}/input_items", path(&next))).await.json();
+    assert_eq!(listed["data"][1], made["output"][0], "{listed}");
 }
 
 #[tokio::test]

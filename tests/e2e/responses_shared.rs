@@ -59,6 +59,14 @@ async fn a_response_of_one_proxy_is_every_proxys() {
     assert!(after.as_u64() > before.as_u64(), "{next}");
     let listed = client(&first, "one").get(&format!("{}/input_items", path(&next))).await.json();
     assert_eq!(listed["data"].as_array().map(Vec::len), Some(3), "{listed}");
+    let mut referring = response("");
+    let said = json!({"type": "item_reference", "id": begun["output"][0]["id"]});
+    referring["input"] = json!([said, {"role": "user", "content": "And then?"}]);
+    let referred = made(&second, &referring).await;
+    let items = client(&first, "one").get(&format!("{}/input_items", path(&referred))).await.json();
+    assert_eq!(items["data"][1], begun["output"][0], "{items}");
+    let gone = client(&first, "one").send(Method::DELETE, &path(&referred), "").await;
+    assert_eq!(gone.status, 200, "{}", gone.json());
     // The items of the conversation are there once.
     assert_eq!(count(&postgres, "stator_response_items"), "4");
 

@@ -7,7 +7,11 @@ import { generateObject, generateText, isStepCount, streamObject, streamText, to
 import { z } from "zod";
 import { assert, baseURL, collected, model, run } from "./checks.mjs";
 
-const openai = createOpenAI({ baseURL: `${baseURL}/v1`, apiKey: "unused" });
+/** The body of the last request of the OpenAI provider. */
+let sent;
+const openai = createOpenAI({
+  baseURL: `${baseURL}/v1`, apiKey: "unused", fetch: (url, request) => (sent = request.body, fetch(url, request)),
+});
 const anthropic = createAnthropic({ baseURL: `${baseURL}/v1`, apiKey: "unused" });
 const compatible = createOpenAICompatible({
   name: "stator", baseURL: `${baseURL}/v1`, includeUsage: true, supportsStructuredOutputs: true,
@@ -77,4 +81,18 @@ async function a_response_is_continued() {
   assert.ok(second.usage.inputTokens > first.usage.inputTokens + first.usage.outputTokens);
 }
 
-await run(texts, objects, tools_in_two_steps, a_response_is_continued);
+async function a_second_turn_refers_to_the_first() {
+  const asked = { model: providers.responses, maxOutputTokens: 60, temperature: 0, maxRetries: 0 };
+  const thinking = { openai: { forceReasoning: true, reasoningEffort: "high" } };
+  for (const providerOptions of [{}, thinking]) {
+    const first = await generateText({ ...asked, prompt, providerOptions });
+    const turn = { role: "user", content: "And then?" };
+    const messages = [{ role: "user", content: prompt }, ...first.response.messages, turn];
+    const second = await generateText({ ...asked, messages, providerOptions });
+    assert.ok(sent.includes("item_reference") && (providerOptions === thinking) === sent.includes("rs_"), sent);
+    // All of the first answer is in the prompt, its thoughts too.
+    assert.ok(second.usage.inputTokens > first.usage.inputTokens + first.usage.outputTokens, JSON.stringify([first.usage, second.usage]));
+  }
+}
+
+await run(texts, objects, tools_in_two_steps, a_response_is_continued, a_second_turn_refers_to_the_first);

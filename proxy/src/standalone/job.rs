@@ -12,7 +12,7 @@ use super::pinning;
 use super::plan::Plan;
 use super::reading::AnswerReading;
 use super::responses::{
-    PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id, previous,
+    OwnResponses, PreviousItems, ResponseKeeper, ResponseKeeping, SharedStore, new_id,
 };
 use super::state::Answering;
 use super::thoughts::bound_thoughts;
@@ -20,7 +20,6 @@ use crate::rates::RateAccount;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
-use stator_api::responses::ThoughtSeal;
 use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
@@ -128,7 +127,7 @@ pub(crate) fn prepare(
     let mut plan = plan(body, client, settings, record, asked)?;
     require_answers(&served, &model_name, &mut plan)?;
     let form = answer_form(api, &options, record, response.as_ref());
-    let (response_id, keeper) = response.map_or((None, None), |read| (Some(read.id), read.keeper));
+    let keeper = response.as_ref().and_then(|response| response.keeper.clone());
     Ok(Job {
         served,
         model_name,
@@ -138,9 +137,9 @@ pub(crate) fn prepare(
         reading,
         form,
         ignored: notes.ignored(),
-        response_id,
-        keeper,
         next_turn: None,
+        response_id: response.map(|response| response.id),
+        keeper,
         rate: client.rate.cloned(),
         plan: Box::new(plan),
     })
@@ -270,15 +269,14 @@ fn read_response<'a>(
     store: &SharedStore,
     earlier: &'a mut PreviousItems,
 ) -> Result<ReadRequest<'a>, ApiError> {
-    let body = responses::parse(body, notes)?;
+    let mut body = responses::parse(body, notes)?;
     // The tenant's, whatever prefixes the request shares: a client that reads a response again
     // has no body to say so.
     let space = client.space(None, None)?;
     let id = new_id();
-    let previous = previous(store, space, body.previous_response_id.as_ref().map(|id| &*id.0))?;
-    let session = previous.as_ref().map_or_else(|| id.as_str().into(), |it| it.session.clone());
-    *earlier = previous.map(|previous| previous.items()).unwrap_or_default();
     let seal = client.account.thought_seal(client.head.headers)?;
+    let own = OwnResponses { store, space, seal: &seal };
+    let session = own.resolve(&mut body, notes, earlier)?.unwrap_or_else(|| id.as_str().into());
     let place = ResponsePlace { id: &id, keeps: store.keeps(), seal: Some(&seal) };
     let CheckedResponse { request, form } = responses::check(body, earlier, place, notes)?;
     let keeping = ResponseKeeping {
@@ -302,15 +300,14 @@ pub(crate) fn count(
     api: Api,
     catalog: &Catalog,
     notes: &FieldNotes,
-    earlier: impl FnOnce(Option<&str>) -> Result<PreviousItems, ApiError>,
-    seal: &ThoughtSeal,
+    own: OwnResponses<'_>,
 ) -> Result<usize, ApiError> {
-    let items;
+    let mut items = PreviousItems::new();
     let GenerateRequest { model, input, .. } = match api {
         Api::Responses => {
-            let body = responses::parse(body, notes)?;
-            items = earlier(body.previous_response_id.as_ref().map(|id| &*id.0))?;
-            let place = ResponsePlace { id: "", keeps: true, seal: Some(seal) };
+            let mut body = responses::parse(body, notes)?;
+            own.resolve(&mut body, notes, &mut items)?;
+            let place = ResponsePlace { id: "", keeps: true, seal: Some(own.seal) };
             responses::check(body, &items, place, notes)?.request
         }
         api => stator_api::read(api, body, notes)?,

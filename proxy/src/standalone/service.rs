@@ -17,7 +17,7 @@ use super::metrics::{Metrics, Outcome};
 use super::next_turn::NextTurn;
 use super::pass_through::{PassThrough, PassedRequest};
 use super::responses::background::{BackgroundWork, follow};
-use super::responses::{ResponseKeeper, SharedStore, previous};
+use super::responses::{OwnResponses, ResponseKeeper, SharedStore, recall_named};
 use super::route::Route;
 use super::run::{Run, RunLimits};
 use super::{glance, texts, trace};
@@ -32,7 +32,6 @@ use stator_api::delta::Identity;
 use stator_api::openai::{ApiError, openapi};
 use stator_api::space::Account;
 use stator_api::{Api, FieldNotes};
-use stator_body::{Object, unquote};
 use stator_protos::header::{API_KEY, AZURE_KEY};
 use stator_runtime::admin::Readiness;
 use stator_runtime::trace::parent_from;
@@ -312,7 +311,7 @@ impl Service {
             return Box::pin(self.pass_through.answer(exchange, &passed, started)).await;
         }
         self.settle_unpassed(exchange, &Route::Generate(api))?;
-        self.recall_previous(exchange, account, api, &body).await?;
+        self.recall_named(exchange, account, api, &body).await?;
         let client = exchange.as_client(account);
         let job = self.prepare(client, api, body)?;
         exchange.release_body();
@@ -392,14 +391,11 @@ impl Service {
         }
         self.settle_unpassed(exchange, &Route::Count(api))?;
         let notes = FieldNotes::new(self.settings.unknown_fields);
-        self.recall_previous(exchange, account, api, &body).await?;
+        self.recall_named(exchange, account, api, &body).await?;
         let space = exchange.as_client(account).space(None, None)?;
-        let earlier = |id: Option<&str>| {
-            let previous = previous(&self.store, space, id)?;
-            Ok(previous.map(|previous| previous.items()).unwrap_or_default())
-        };
         let seal = account.thought_seal(&exchange.request().headers)?;
-        let count = || job::count(&body, api, &self.catalog, &notes, earlier, &seal);
+        let own = OwnResponses { store: &self.store, space, seal: &seal };
+        let count = || job::count(&body, api, &self.catalog, &notes, own);
         let counted = beside(&body, count)?;
         exchange.ignores(notes.ignored().as_deref());
         let object = match api {
@@ -426,8 +422,8 @@ impl Service {
         Ok(beside(body, read)?.map(Box::new))
     }
 
-    /// Has the response that a request continues in memory, where proxies share a database of them.
-    async fn recall_previous(
+    /// Has the responses in memory that a request names, where proxies share a database of them.
+    async fn recall_named(
         &self,
         exchange: &Exchange,
         account: Account,
@@ -437,13 +433,9 @@ impl Service {
         if api != Api::Responses || !self.store.is_shared() {
             return Ok(());
         }
-        // A body that is no object is refused later, by its fault.
-        let object = Object::parse(body).ok();
-        let id = object.as_ref().and_then(|object| object.get("previous_response_id"));
-        let Some(id) = id.and_then(unquote) else { return Ok(()) };
         let space = account.space_of(&exchange.request().headers, None, None)?;
         // In place it would take room in every stream.
-        Box::pin(self.store.recall(&id, space)).await
+        Box::pin(recall_named(&self.store, space, body)).await
     }
 
     /// Makes of a body what the workers need. The body is kept only for a next turn.

@@ -7,6 +7,7 @@ use stator_api::pooled;
 use stator_api::pooled::answer::answer;
 use stator_api::responses::ThoughtSeal;
 use stator_api::responses::request::ResponsePlace;
+use stator_api::responses::{MissingItem, named_responses, response_of};
 use stator_api::tokenize::{read_detokenize, read_tokenize};
 use stator_api::{Api, FieldNotes, Input, Prompt, UnknownFields, read, responses};
 use std::sync::LazyLock;
@@ -78,15 +79,28 @@ fn check_infer(body: &[u8]) {
     }
 }
 
-/// The items of a response are read again as those of the next one.
+/// An item that references lead to.
+const ITEM: &str = r#"{"id":"msg_a_0","type":"message","role":"assistant","content":"x"}"#;
+
+/// The items of a response are read again as those of the next one. References are resolved, to items
+/// that were looked up before.
 fn check_response(body: &[u8]) {
     let notes = FieldNotes::default();
     let place = ResponsePlace { id: "r", keeps: true, seal: Some(&SEAL) };
-    let checked = |body| responses::check(responses::parse(body, &notes)?, &[], place, &notes);
-    match checked(body) {
+    let named = named_responses(body);
+    let parsed = || {
+        let mut parsed = responses::parse(body, &notes)?;
+        responses::resolve(&mut parsed, &notes, |id| {
+            let (response, _) = response_of(id).ok_or(MissingItem::Unknown)?;
+            assert!(named.contains(&format!("resp_{response}")), "{id} is looked up");
+            Ok(ITEM.into())
+        })?;
+        Ok::<_, ApiError>(parsed)
+    };
+    match parsed().and_then(|parsed| responses::check(parsed, &[], place, &notes)) {
         Ok(first) => {
             check_input(&first.request.input);
-            let parsed = responses::parse(body, &notes).expect("it was parsed");
+            let parsed = parsed().expect("it was parsed");
             let again = responses::check(parsed, &first.form.input, place, &notes);
             again.expect("kept items are sound");
         }

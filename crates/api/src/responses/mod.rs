@@ -12,11 +12,13 @@ mod echo;
 pub mod events;
 mod items;
 mod ledger;
+mod references;
 pub mod request;
 mod seal;
 mod tools;
 
 pub use echo::RequestEcho;
 pub use events::ResponseEvents;
+pub use references::{MissingItem, named_responses, resolve, response_of};
 pub use request::{ResponseForm, check, parse};
 pub use seal::ThoughtSeal;

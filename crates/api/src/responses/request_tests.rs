@@ -109,7 +109,7 @@ fn a_fault_is_named_in_the_words_of_the_api() {
     for (members, param, message) in [
         ("", "input", "missing required parameter: input"),
         (r#","input":7"#, "input", "must be a string or a list of items"),
-        (r#","input":[{"type":"item_reference","id":"x"}]"#, "input[0]", "item_reference"),
+        (r#","input":[{"type":"compaction","id":"x"}]"#, "input[0]", "compaction"),
         (
             r#","input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]"#,
             "input[0].content[0]",

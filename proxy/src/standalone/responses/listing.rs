@@ -1,6 +1,6 @@
 //! The list of a response's input items.
 
-use super::record::ResponseRecord;
+use super::record::{ResponseRecord, item_id};
 use crate::standalone::query::Query;
 use stator_api::openai::ApiError;
 use stator_api::responses::request::REASONING;
@@ -33,7 +33,7 @@ pub(super) fn input_items(record: &ResponseRecord, query: &Query) -> Result<Vec<
     let start = match query.value("after") {
         None => 0,
         Some(after) => {
-            let at = items.iter().position(|item| id(item).as_deref() == Some(after));
+            let at = items.iter().position(|item| item_id(item).as_deref() == Some(after));
             at.map(|at| at + 1).ok_or_else(|| {
                 ApiError::invalid("after", "after must be the id of an item of the response")
             })?
@@ -41,7 +41,7 @@ pub(super) fn input_items(record: &ResponseRecord, query: &Query) -> Result<Vec<
     };
     let rest = &items[start.min(items.len())..];
     let page = &rest[..limit.min(rest.len())];
-    let quoted = |item: Option<&&Arc<str>>| match item.and_then(|item| id(item)) {
+    let quoted = |item: Option<&&Arc<str>>| match item.and_then(|item| item_id(item)) {
         Some(id) => serde_json::Value::from(id).to_string(),
         None => "null".to_owned(),
     };
@@ -52,12 +52,6 @@ pub(super) fn input_items(record: &ResponseRecord, query: &Query) -> Result<Vec<
         r#"{{"object":"list","data":[{data}],"first_id":{first},"last_id":{last},"has_more":{has_more}}}"#
     );
     Ok(list.into_bytes())
-}
-
-/// The id of an item.
-fn id(item: &str) -> Option<String> {
-    let item: serde_json::Value = serde_json::from_str(item).ok()?;
-    Some(item.get("id")?.as_str()?.to_owned())
 }
 
 #[cfg(test)]

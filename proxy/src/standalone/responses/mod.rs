@@ -11,13 +11,15 @@ mod limits;
 mod listing;
 mod postgres;
 mod record;
+mod references;
 mod retrieval;
 mod store;
 
-pub(crate) use keeper::{PreviousItems, ResponseKeeper, new_id, previous};
+pub(crate) use keeper::{PreviousItems, ResponseKeeper, new_id};
 pub(crate) use limits::StoreLimits;
 pub(crate) use postgres::PostgresPlace;
 pub(crate) use record::ResponseKeeping;
+pub(crate) use references::{OwnResponses, recall_named};
 pub(crate) use store::{ResponseStore, SharedStore, StoreUse};
 
 use crate::exchange::Exchange;

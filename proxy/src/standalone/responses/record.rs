@@ -127,6 +127,14 @@ impl ResponseRecord {
         all.chain(self.progress.lock().response.items()).collect()
     }
 
+    /// The item of this id, which is the one at `at` of its own input or of its output.
+    pub(crate) fn item(&self, id: &str, at: usize) -> Option<Arc<str>> {
+        let given = self.input.get(at).cloned();
+        let made = || self.progress.lock().response.items().into_iter().nth(at);
+        let is_it = |item: &Arc<str>| item_id(item).as_deref() == Some(id);
+        given.filter(is_it).or_else(|| made().filter(is_it))
+    }
+
     /// Changes the response and logs the events of the change. One that is over stays as it is.
     pub(crate) fn advance(&self, write: impl FnOnce(&mut ResponseEvents, &mut Vec<u8>)) {
         let mut progress = self.progress.lock();
@@ -228,6 +236,12 @@ impl ResponseKeeping {
         let input = input.iter().map(|item| (*item).into()).collect();
         Self { space, session: "first".into(), earlier: Vec::new(), input, background: true }
     }
+}
+
+/// The id of an item.
+pub(super) fn item_id(item: &str) -> Option<String> {
+    let item: serde_json::Value = serde_json::from_str(item).ok()?;
+    Some(item.get("id")?.as_str()?.to_owned())
 }
 
 /// The events of `batch`, the first of which has the number `first`, from the number `from` on.
