@@ -1,7 +1,7 @@
 //! Tools, reasoning and forms of answers, as clients of the OpenAI API see them.
 
 use crate::contract::every_form_holds;
-use crate::support::{MODEL, chat, official_client, up};
+use crate::support::{MODEL, Up, chat, official_client, up};
 use serde_json::{Value, json};
 use stator_tests::soon;
 
@@ -213,6 +213,19 @@ async fn grammars_in_ebnf_hold_the_answer() {
     }
 }
 
+/// Waits until so many turns were computed before they were asked for.
+async fn turns_are_computed(up: &Up, turns: u32) {
+    let wanted = format!("turns_computed_total {turns}");
+    soon(&wanted, async {
+        let computed = async || {
+            let page = up.client.get("/metrics").await;
+            String::from_utf8_lossy(&page.body).contains(&wanted)
+        };
+        while !computed().await {}
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_turn_is_computed_before_it_is_asked_for() {
     let up = up(&["--workers=1"]).await;
@@ -230,14 +243,7 @@ async fn a_turn_is_computed_before_it_is_asked_for() {
         let answer = up.client.post("/v1/chat/completions", &first).await.json();
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
         if hints["speculative_prefill"] == true {
-            soon("the turn is computed", async {
-                let computed = async || {
-                    let page = up.client.get("/metrics").await;
-                    String::from_utf8_lossy(&page.body).contains("turns_computed_total 1")
-                };
-                while !computed().await {}
-            })
-            .await;
+            turns_are_computed(&up, 1).await;
         }
         let text = &answer["choices"][0]["message"]["content"];
         next["messages"] = json!([{"role": "user", "content": tell},
@@ -251,6 +257,17 @@ async fn a_turn_is_computed_before_it_is_asked_for() {
     let (with, same) = cached(json!({"speculative_prefill": true})).await;
     assert_eq!(prompt, same);
     assert!(with >= without + 32, "{without} and {with} of {prompt}");
+    let mut response = json!({"model": MODEL, "input": tell, "max_output_tokens": 40,
+        "structured_outputs": {"regex": "[a-z]{10}"}});
+    let made = up.client.post("/v1/responses", &response).await.json();
+    response["previous_response_id"] = made["id"].clone();
+    response["nvext"] = json!({"agent_hints": {"speculative_prefill": true}});
+    for (background, turns) in [(false, 2), (true, 3)] {
+        response["background"] = json!(background);
+        let answer = up.client.post("/v1/responses", &response).await;
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        turns_are_computed(&up, turns).await;
+    }
     let mut completion = json!({"model": MODEL, "prompt": "x", "max_tokens": 1});
     completion["nvext"] = json!({"agent_hints": {"speculative_prefill": true}});
     let refused = up.client.post("/v1/completions", &completion).await;

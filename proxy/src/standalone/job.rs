@@ -7,7 +7,7 @@ use super::config::ProxySettings;
 use super::encode::tokens;
 use super::fitting::fitted;
 use super::generate::PlacedWork;
-use super::next_turn::NextTurn;
+use super::next_turn::{NextTurn, TurnConversation};
 use super::pinning;
 use super::plan::Plan;
 use super::reading::AnswerReading;
@@ -17,9 +17,11 @@ use super::responses::{
 use super::state::Answering;
 use super::thoughts::bound_thoughts;
 use crate::rates::RateAccount;
+use bytes::Bytes;
 use stator_api::anthropic::events::AnswerLimit;
 use stator_api::openai::ApiError;
 use stator_api::openai::response::UsageMode;
+use stator_api::responses::ThoughtSeal;
 use stator_api::responses::request::{CheckedResponse, ResponseForm, ResponsePlace};
 use stator_api::steering::{Pins, Steering, SteeringHeaders};
 use stator_api::stream::AnswerForm;
@@ -75,7 +77,7 @@ impl Job {
 ///
 /// 4xx, with the field at fault.
 pub(crate) fn prepare(
-    body: &[u8],
+    body: &Bytes,
     api: Api,
     catalog: &Catalog,
     client: Client<'_>,
@@ -137,7 +139,7 @@ pub(crate) fn prepare(
         reading,
         form,
         ignored: notes.ignored(),
-        next_turn: None,
+        next_turn: next_turn(&plan, body, api, response.as_ref(), &earlier),
         response_id: response.map(|response| response.id),
         keeper,
         rate: client.rate.cloned(),
@@ -230,6 +232,23 @@ pub(super) fn plan(
     Ok(plan)
 }
 
+/// The turn after the answer, where the request has it computed ahead. A response has the items of its
+/// conversation, which its body may name only.
+fn next_turn(
+    plan: &Plan,
+    body: &Bytes,
+    api: Api,
+    response: Option<&NewResponse>,
+    earlier: &PreviousItems,
+) -> Option<Box<NextTurn>> {
+    let conversation = response.map(|response| TurnConversation {
+        items: earlier.iter().chain(&response.form.input).cloned().collect(),
+        seal: response.seal.clone(),
+    });
+    let turn = || Box::new(NextTurn::new(body.clone(), api, conversation));
+    plan.steering.speculates.then(turn)
+}
+
 /// The form in which the client gets the answer.
 fn answer_form(
     api: Api,
@@ -259,6 +278,8 @@ struct NewResponse {
     session: Arc<str>,
     form: ResponseForm,
     keeper: Option<ResponseKeeper>,
+    /// Opens thoughts that were sealed for the client.
+    seal: ThoughtSeal,
 }
 
 /// Reads a request for a response; `earlier` gets the items of the responses that it continues.
@@ -287,7 +308,7 @@ fn read_response<'a>(
         background: form.background,
     };
     let keeper = form.store.then(|| ResponseKeeper::new(store.clone(), keeping));
-    Ok(ReadRequest { request, response: Some(NewResponse { id, session, form, keeper }) })
+    Ok(ReadRequest { request, response: Some(NewResponse { id, session, form, keeper, seal }) })
 }
 
 /// Tokens of the prompt that a body asks for.

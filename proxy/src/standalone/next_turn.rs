@@ -12,14 +12,18 @@ use super::encode::tokens;
 use super::generate::{Generation, PlacedWork};
 use super::metrics::Metrics;
 use super::plan::Plan;
+use super::responses::PreviousItems;
 use bytes::Bytes;
 use stator_api::conversation::{Content, Message, Role};
 use stator_api::custom_tools::arguments_of;
 use stator_api::delta::FinishReason;
 use stator_api::json::Json;
-use stator_api::{Api, Delta, FieldNotes, Input};
+use stator_api::responses::request::ResponsePlace;
+use stator_api::responses::{self, ThoughtSeal};
+use stator_api::{Api, Delta, FieldNotes, GenerateRequest, Input};
 use stator_protos::worker::Sampling;
 use stator_runtime::trace::Stages;
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -33,9 +37,20 @@ const TTL: Duration = Duration::from_secs(2);
 pub(crate) struct NextTurn {
     body: Bytes,
     api: Api,
+    /// The conversation of a response.
+    conversation: Option<TurnConversation>,
     text: String,
+    thoughts: String,
     calls: Vec<AnsweredCall>,
     is_whole: bool,
+}
+
+/// The conversation of a response, up to the answer.
+pub(super) struct TurnConversation {
+    /// Items, oldest first.
+    pub items: PreviousItems,
+    /// Opens thoughts that were sealed for the client.
+    pub seal: ThoughtSeal,
 }
 
 /// A call of a tool in an answer.
@@ -48,9 +63,10 @@ struct AnsweredCall {
 }
 
 impl NextTurn {
-    /// The turn after the answer to a body.
-    pub(super) fn new(body: Bytes, api: Api) -> Self {
-        Self { body, api, text: String::new(), calls: Vec::new(), is_whole: false }
+    /// The turn after the answer to a body; a response has a `conversation`.
+    pub(super) fn new(body: Bytes, api: Api, conversation: Option<TurnConversation>) -> Self {
+        let (text, thoughts) = (String::new(), String::new());
+        Self { body, api, conversation, text, thoughts, calls: Vec::new(), is_whole: false }
     }
 
     /// Takes in a part of the answer. Only the first choice goes on.
@@ -59,6 +75,9 @@ impl NextTurn {
             return;
         }
         self.text.push_str(delta.text);
+        if self.api == Api::Responses {
+            self.thoughts.push_str(delta.reasoning);
+        }
         for call in delta.tool_calls {
             let at = call.index as usize;
             if self.calls.len() <= at {
@@ -115,8 +134,7 @@ impl NextTurn {
 
     /// The tokens of the conversation up to the end of the answer; none if they do not fit.
     fn prompt(&self, served: &ServedModel) -> Option<Arc<[u32]>> {
-        let request = stator_api::read(self.api, &self.body, &FieldNotes::lenient()).ok()?;
-        let Input::Conversation(mut conversation) = request.input else { return None };
+        let Input::Conversation(mut conversation) = self.request()?.input else { return None };
         let text = |text: &str| Json::Str(text.to_owned().into());
         let object = |members: Vec<(&'static str, Json<'static>)>| {
             Json::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
@@ -139,7 +157,7 @@ impl NextTurn {
             },
             extra: match calls.is_empty() {
                 true => Vec::new(),
-                false => vec![("tool_calls".into(), Json::Array(calls))],
+                false => self.thoughts_of_calls().chain([called(calls)]).collect(),
             },
         });
         conversation.add_generation_prompt = false;
@@ -148,6 +166,32 @@ impl NextTurn {
         let fits = prompt.len() < served.pool.record().context_length as usize;
         fits.then_some(prompt)
     }
+
+    /// The request, read again.
+    fn request(&self) -> Option<GenerateRequest<'_>> {
+        let notes = FieldNotes::lenient();
+        let Some(TurnConversation { items, seal }) = &self.conversation else {
+            return stator_api::read(self.api, &self.body, &notes).ok();
+        };
+        let mut body = responses::parse(&self.body, &notes).ok()?;
+        // The body's items are among those of the conversation.
+        body.input = None;
+        let place = ResponsePlace { id: "", keeps: true, seal: Some(seal) };
+        Some(responses::check(body, items, place, &notes).ok()?.request)
+    }
+
+    /// The thoughts before calls, which clients of responses send back with the results.
+    fn thoughts_of_calls(&self) -> impl Iterator<Item = Member> {
+        let thoughts = (!self.thoughts.is_empty()).then(|| self.thoughts.clone().into());
+        thoughts.map(|text| ("reasoning_content".into(), Json::Str(text))).into_iter()
+    }
+}
+
+/// A member of a message.
+type Member = (Cow<'static, str>, Json<'static>);
+
+fn called(calls: Vec<Json<'static>>) -> Member {
+    ("tool_calls".into(), Json::Array(calls))
 }
 
 /// Has a worker compute a prompt, and throws the token away that comes of it.

@@ -187,8 +187,13 @@ impl<'a> Run<'a> {
     }
 
     /// Hands on what is new of the answer.
-    pub(crate) fn write(&mut self, each: impl FnMut(&Delta<'_>, Usage)) {
-        self.answer.write(each);
+    pub(crate) fn write(&mut self, mut each: impl FnMut(&Delta<'_>, Usage)) {
+        self.answer.write(|delta, so_far| {
+            each(delta, so_far);
+            if let Some(turn) = &mut self.job.next_turn {
+                turn.take(delta);
+            }
+        });
     }
 
     /// Takes in what has come, if anything comes before a comment is due. `gone` ends where nobody wants

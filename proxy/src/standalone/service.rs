@@ -14,7 +14,6 @@ use super::config::ProxySettings;
 use super::generate::Generation;
 use super::job::{self, Job};
 use super::metrics::{Metrics, Outcome};
-use super::next_turn::NextTurn;
 use super::pass_through::{PassThrough, PassedRequest};
 use super::responses::background::{BackgroundWork, follow};
 use super::responses::{OwnResponses, ResponseKeeper, SharedStore, recall_named};
@@ -365,6 +364,7 @@ impl Service {
             keeper,
             metrics: self.metrics.clone(),
             limits: self.run_limits(),
+            next_turn_priority: -self.settings.priority_max,
             trace: exchange.trace().clone(),
         };
         // The place among running requests goes with the work, and bounds it.
@@ -438,15 +438,11 @@ impl Service {
         Box::pin(recall_named(&self.store, space, body)).await
     }
 
-    /// Makes of a body what the workers need. The body is kept only for a next turn.
+    /// Makes of a body what the workers need.
     fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Box<Job>, ApiError> {
-        let mut job = Box::new(beside(&body, || {
-            job::prepare(&body, api, &self.catalog, client, &self.settings, &self.store)
-        })?);
-        if job.plan.steering.speculates {
-            job.next_turn = Some(Box::new(NextTurn::new(body, api)));
-        }
-        Ok(job)
+        let prepare =
+            || job::prepare(&body, api, &self.catalog, client, &self.settings, &self.store);
+        Ok(Box::new(beside(&body, prepare)?))
     }
 }
 

@@ -159,9 +159,10 @@ impl AgentHints<'_> {
     /// As [`Extensions::settle`].
     pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
         notes.settle(api, "nvext.agent_hints.", &self.strangers, Self::FIELDS)?;
-        let has_turns = [Api::ChatCompletions, Api::Messages, Api::CountTokens].contains(&api);
+        let has_turns =
+            [Api::ChatCompletions, Api::Responses, Api::Messages, Api::CountTokens].contains(&api);
         if self.speculative_prefill == Some(true) && !has_turns {
-            let message = format!("{SPECULATIVE_PREFILL}: only chats and messages have turns");
+            let message = format!("{SPECULATIVE_PREFILL}: only chats, responses and messages have turns");
             return Err(ApiError::unsupported(SPECULATIVE_PREFILL, message));
         }
         Ok(())

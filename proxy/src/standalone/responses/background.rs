@@ -19,6 +19,8 @@ pub(crate) struct BackgroundWork {
     pub keeper: ResponseKeeper,
     pub metrics: Metrics,
     pub limits: RunLimits,
+    /// Priority of the turn after the response, where it is computed ahead.
+    pub next_turn_priority: i32,
     pub trace: Stages,
 }
 
@@ -58,6 +60,7 @@ impl BackgroundWork {
             });
             if !open {
                 run.record();
+                run.begin_next_turn(self.next_turn_priority);
                 return Ok(());
             }
         }
