@@ -6,9 +6,16 @@ client has and that is in no table here fails the check.
 
 import openai
 from checks import base_url, fields, model
-from openai.types import completion_create_params, embedding_create_params
+from openai.types import chat as chats
+from openai.types import completion_create_params, embedding_create_params, shared_params
+from openai.types.chat import chat_completion_custom_tool_param as custom_tool_params
+from openai.types.chat import chat_completion_message_custom_tool_call_param as custom_call_params
+from openai.types.chat import chat_completion_message_function_tool_call_param as call_params
+from openai.types.chat import chat_completion_named_tool_choice_custom_param as custom_choice_params
+from openai.types.chat import chat_completion_named_tool_choice_param as choice_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import input_token_count_params, response_create_params
+from openai.types.shared_params import response_format_json_schema as schema_params
 
 client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0)
 
@@ -71,6 +78,76 @@ beside = {
 response_beside = {"stream_options": {"stream": True}, "tool_choice": {"tools": [tool]}, "parallel_tool_calls": {"tools": [tool]}}
 
 
+called = {"name": "f", "arguments": "{}"}
+call = {"id": "call_1", "type": "function", "function": called}
+input_text = {"name": "c", "input": "x"}
+custom_call = {"id": "call_2", "type": "custom", "custom": input_text}
+grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-c]+"}}
+custom = {"name": "c", "description": "d", "format": grammar}
+named = {"type": "function", "function": {"name": "f"}}
+named_custom = {"type": "custom", "custom": {"name": "c"}}
+chat_tools = [chat_tool, {"type": "custom", "custom": custom}]
+allowed = {"mode": "auto", "tools": [named, named_custom]}
+form = {"name": "n", "description": "d", "schema": schema, "strict": True}
+answered = {"role": "assistant", "content": "A", "name": "n", "tool_calls": [call]}
+
+
+def said(message):
+    return {"messages": [*question, message]}
+
+
+def calls(made):
+    return said({"role": "assistant", "tool_calls": [made]})
+
+
+def tools(made):
+    return {"tools": [made]}
+
+
+def chosen(choice):
+    return {"tools": chat_tools, "tool_choice": choice}
+
+
+# A type, an object of it whose members are all read, the body around an object, and members that are not read.
+chat_objects = [
+    (chats.ChatCompletionSystemMessageParam, {"role": "system", "content": "S", "name": "n"}, said, {}),
+    (chats.ChatCompletionDeveloperMessageParam, {"role": "developer", "content": "S", "name": "n"}, said, {}),
+    (chats.ChatCompletionUserMessageParam, {"role": "user", "content": "U", "name": "n"}, said, {}),
+    (chats.ChatCompletionAssistantMessageParam, answered, said,
+     {"audio": ({"id": "a"}, REFUSED), "function_call": (called, REFUSED), "refusal": ("No.", IGNORED)}),
+    (chats.ChatCompletionToolMessageParam, {"role": "tool", "content": "12", "tool_call_id": "call_1"},
+     lambda made: {"messages": [*question, answered, made]}, {}),
+    (chats.ChatCompletionFunctionMessageParam, {"role": "function", "content": "12", "name": "f"}, said, {}),
+    (chats.ChatCompletionContentPartTextParam, {"type": "text", "text": "t"},
+     lambda made: said({"role": "user", "content": [made]}), {"prompt_cache_breakpoint": ({"mode": "explicit"}, IGNORED)}),
+    (chats.ChatCompletionContentPartRefusalParam, {"type": "refusal", "refusal": "No."},
+     lambda made: said({"role": "assistant", "content": [made]}), {}),
+    (chats.ChatCompletionMessageFunctionToolCallParam, call, calls, {}),
+    (call_params.Function, called, lambda made: calls(call | {"function": made}), {}),
+    (chats.ChatCompletionMessageCustomToolCallParam, custom_call, calls, {}),
+    (custom_call_params.Custom, input_text, lambda made: calls(custom_call | {"custom": made}), {}),
+    (chats.ChatCompletionFunctionToolParam, chat_tool, tools, {}),
+    (shared_params.FunctionDefinition, function, lambda made: tools(chat_tool | {"function": made}), {}),
+    (chats.ChatCompletionCustomToolParam, {"type": "custom", "custom": custom}, tools, {}),
+    (custom_tool_params.Custom, custom, lambda made: tools({"type": "custom", "custom": made}), {}),
+    (custom_tool_params.CustomFormatGrammar, grammar, lambda made: tools({"type": "custom", "custom": custom | {"format": made}}), {}),
+    (custom_tool_params.CustomFormatGrammarGrammar, grammar["grammar"],
+     lambda made: tools({"type": "custom", "custom": custom | {"format": grammar | {"grammar": made}}}), {}),
+    (chats.ChatCompletionNamedToolChoiceParam, named, chosen, {}),
+    (choice_params.Function, {"name": "f"}, lambda made: chosen(named | {"function": made}), {}),
+    (chats.ChatCompletionNamedToolChoiceCustomParam, named_custom, chosen, {}),
+    (custom_choice_params.Custom, {"name": "c"}, lambda made: chosen(named_custom | {"custom": made}), {}),
+    (chats.ChatCompletionAllowedToolChoiceParam, {"type": "allowed_tools", "allowed_tools": allowed}, chosen, {}),
+    (chats.ChatCompletionAllowedToolsParam, allowed, lambda made: chosen({"type": "allowed_tools", "allowed_tools": made}), {}),
+    (shared_params.ResponseFormatJSONSchema, {"type": "json_schema", "json_schema": form}, lambda made: {"response_format": made}, {}),
+    (schema_params.JSONSchema, form, lambda made: {"response_format": {"type": "json_schema", "json_schema": made}}, {}),
+    (shared_params.ResponseFormatJSONObject, {"type": "json_object"}, lambda made: {"response_format": made}, {}),
+    (shared_params.ResponseFormatText, {"type": "text"}, lambda made: {"response_format": made}, {}),
+    (chats.ChatCompletionStreamOptionsParam, {"include_usage": True}, lambda made: {"stream": True, "stream_options": made},
+     {"include_obfuscation": (True, IGNORED)}),
+]
+
+
 def check(path, kinds, table, least, beside):
     known = set().union(*map(fields, kinds))
     assert known == set(table), (path, "in the client alone", known - set(table), "here alone", set(table) - known)
@@ -86,6 +163,34 @@ def check(path, kinds, table, least, beside):
         assert fate != REFUSED, (path, name, "was accepted")
         ignored = answer.headers.get("x-stator-ignored", "").split(", ")
         assert (fate == IGNORED) == any(it.split(".")[0] == name for it in ignored), (path, name, ignored)
+
+
+def check_objects(path, objects, least):
+    for kind, made, body, others in objects:
+        known = fields(kind)
+        assert known == set(made) | set(others), (kind.__name__, known ^ (set(made) | set(others)))
+        for name, (value, expected) in [(name, (made[name], READ)) for name in made] + list(others.items()):
+            became = fate(path, least | body(made | {name: value}), name)
+            assert became == expected, (kind.__name__, name, became)
+        misspelt = least | body(made | {"wibble": 1})
+        try:
+            post(path, misspelt)
+        except openai.BadRequestError as error:
+            assert error.code == "unknown_parameter" and error.param.endswith(".wibble"), (kind.__name__, error.message)
+            continue
+        raise AssertionError((kind.__name__, "a member that no object has was accepted"))
+
+
+def fate(path, body, name):
+    """What becomes of a member of an object."""
+    try:
+        answer = post(path, body)
+    except openai.APIStatusError as error:
+        assert error.status_code in (400, 422) and name in error.param, (path, name, error.message)
+        assert error.code != "unknown_parameter", (path, name, error.message)
+        return REFUSED
+    ignored = answer.headers.get("x-stator-ignored", "").split(", ")
+    return IGNORED if any(it.split(".")[-1] == name for it in ignored) else READ
 
 
 def post(path, body):
@@ -106,4 +211,5 @@ check("/responses", [response_create_params.ResponseCreateParamsNonStreaming, re
 check("/responses/input_tokens", [input_token_count_params.InputTokenCountParams], count, {"model": model, "input": "Hello"},
       response_beside)
 check("/embeddings", [embedding_create_params.EmbeddingCreateParams], embedding, {"model": model, "input": "Hello"}, {})
+check_objects("/chat/completions", chat_objects, short | {"messages": question})
 print("ok every field")

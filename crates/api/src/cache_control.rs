@@ -12,8 +12,6 @@ use stator_body::Api;
 
 /// The member that has the wish: of any object of Anthropic's API, and of `nvext`.
 pub(crate) const CACHE_CONTROL: &str = "cache_control";
-/// Members of a tool that may have the wish as the tool itself.
-const KINDS: [&str; 2] = ["function", "custom"];
 /// Path of the wish in `nvext`, in the words of error messages.
 const EXTENSION: &str = "nvext.cache_control";
 /// Seconds for which a prompt stays cached if its client says no time.
@@ -53,42 +51,6 @@ pub(crate) fn read_extension(value: Json<'_>, notes: &FieldNotes) -> Result<(), 
     let seconds = read(value, JsonPath::Field(notes, EXTENSION))?;
     notes.pin(PromptPin { seconds, field: EXTENSION, is_usual: false });
     Ok(())
-}
-
-/// Takes the wishes out of the tools of a chat, whose template would show them to the model.
-///
-/// # Errors
-///
-/// As [`read_extension`].
-pub(crate) fn take_from_tools(tools: &mut Json<'_>, notes: &FieldNotes) -> Result<(), ApiError> {
-    let Json::Array(tools) = tools else { return Ok(()) };
-    let path = JsonPath::Field(notes, "tools");
-    for (at, tool) in tools.iter_mut().enumerate() {
-        let path = JsonPath::Item(&path, at);
-        take_member(tool, path)?;
-        let Json::Object(members) = tool else { continue };
-        // Gateways have the wish beside the function, or in it.
-        for (name, inner) in members.iter_mut().filter(|(name, _)| KINDS.contains(&&**name)) {
-            take_member(inner, JsonPath::Member(&path, name))?;
-        }
-    }
-    Ok(())
-}
-
-fn take_member(object: &mut Json<'_>, path: JsonPath<'_>) -> Result<(), ApiError> {
-    let Json::Object(members) = object else { return Ok(()) };
-    let mut wish = Json::Null;
-    members.retain_mut(|(name, value)| {
-        let is_it = name == CACHE_CONTROL;
-        if is_it {
-            wish = std::mem::replace(value, Json::Null);
-        }
-        !is_it
-    });
-    match wish {
-        Json::Null => Ok(()),
-        wish => read_member(wish, JsonPath::Member(&path, CACHE_CONTROL)),
-    }
 }
 
 /// Notes the wish of an object of Anthropic's API, or of a chat's. Of several, the longest counts for the

@@ -3,6 +3,7 @@
 use crate::anthropic::body::MessagesBody;
 use crate::field_rules::{self, FieldRule, Standing};
 use crate::openai::body::Body;
+use crate::openai::nested;
 use crate::pooled::body::{RankingBody, ScoreBody, VectorBody};
 use crate::responses::body::ResponsesBody;
 use stator_body::Api;
@@ -20,6 +21,16 @@ A field of a request is read, or is named in the answer's header `x-stator-ignor
 with the field's name. A field that is in no list gets 400 too, with the name that it may be a slip of;
 `--unknown-fields ignore` names it in the header instead. A field that is `null`, `false`, zero or empty asks
 for nothing, and refuses no request, but for a zero that names a rank or is a bound.
+";
+
+const NESTED: &str = "
+## Objects within chats
+
+The members that each object of a chat has. Rules for others are in the table of `/v1/chat/completions`. A member on
+neither list gets 400; with `--unknown-fields ignore` the header names it, and no template shows it.
+
+| object | members |
+| --- | --- |
 ";
 
 const PASSED: &str = "
@@ -53,6 +64,11 @@ fn the_manual_lists_every_field() {
         (Api::Score, ScoreBody::FIELDS),
     ] {
         section(&mut page, api, fields);
+    }
+    page.push_str(NESTED);
+    for object in nested::OBJECTS {
+        let members: Vec<_> = object.members.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| `{}` | {} |", object.place, members.join(", "));
     }
     page.push_str(PASSED);
     rows(&mut page, field_rules::PASSED.iter());

@@ -120,6 +120,30 @@ pub const RULES: &[FieldRule] = &[
     refused(BOTH, "truncation_side", "a prompt that is too long is refused"),
     refused(BOTH, "chat_template", "the model's own template counts"),
     ignored(BOTH, "stream_options.include_obfuscation", "chunks are not padded"),
+    refused(CHAT, "messages[].audio", "prompts are text"),
+    refused(CHAT, "messages[].function_call", "the member is called tool_calls"),
+    refused(CHAT, "messages[].prefix", "the field is called continue_final_message"),
+    ignored(CHAT, "messages[].refusal", "a message has content, or a refusal in its place"),
+    ignored(CHAT, "messages[].annotations", NOTE),
+    ignored(CHAT, "messages[].phase", NOTE),
+    ignored(CHAT, "messages[].id", NOTE),
+    ignored(CHAT, "messages[].reasoning_details", "reasoning_content has the thoughts"),
+    ignored(CHAT, "messages[].thinking_blocks", "reasoning_content has the thoughts"),
+    ignored(CHAT, "messages[].provider_specific_fields", NOTE),
+    ignored(CHAT, "messages[].content[].prompt_cache_breakpoint", BREAKPOINT),
+    ignored(CHAT, "messages[].content[].annotations", NOTE),
+    ignored(CHAT, "messages[].content[].citations", NOTE),
+    ignored(CHAT, "messages[].content[].id", NOTE),
+    ignored(CHAT, "messages[].content[].index", NOTE),
+    ignored(CHAT, "messages[].tool_calls[].extra_content", NOTE),
+    ignored(CHAT, "messages[].tool_calls[].provider_specific_fields", NOTE),
+    ignored(
+        CHAT,
+        "messages[].tool_calls[].cache_control",
+        "a message or a part of it has the wish",
+    ),
+    ignored(CHAT, "tools[].defer_loading", DEFERRED),
+    ignored(CHAT, "tools[].function.defer_loading", DEFERRED),
     honoured(ALL, "nvext.agent_hints", "urgency, the answer's expected length, the next turn"),
     ignored(ALL, "nvext.agent_hints.latency_sensitivity", "Dynamo has given it up for priority"),
     honoured(ALL, "nvext.routing_constraints", "labels that a worker must have"),
@@ -204,6 +228,12 @@ pub const PASSED: &[FieldRule] = &[
     refused(ALL, "nvext.cache_control", "such an engine pins nothing for clients"),
 ];
 
+/// The reason for which notes on earlier answers change nothing.
+const NOTE: &str = "a note on an earlier answer, which no template shows";
+/// The reason for which breakpoints of the cache change nothing.
+const BREAKPOINT: &str = "prefixes are cached without being asked";
+/// The reason for which no tool is loaded later.
+const DEFERRED: &str = "all tools are shown from the beginning";
 /// The reason for which no field names a worker.
 const NO_PIN: &str =
     "no client chooses its worker; nvext.routing_constraints names labels that it must have";

@@ -1,5 +1,6 @@
 //! JSON that is passed on as it came: tools, tool calls, template arguments.
 
+use crate::object::MemberWeight;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -39,6 +40,31 @@ impl<'a> Json<'a> {
             }
             _ => None,
         }
+    }
+
+    /// The member of an object, to change it.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Json<'a>> {
+        match self {
+            Self::Object(members) => {
+                members.iter_mut().rev().find(|(name, _)| name == key).map(|(_, value)| value)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the value asks for something.
+    pub(crate) fn weight(&self) -> MemberWeight {
+        let is_empty = match self {
+            Self::Null => return MemberWeight::Null,
+            Self::Bool(flag) => !flag,
+            Self::Int(number) => *number == 0,
+            Self::Uint(number) => *number == 0,
+            Self::Float(number) => *number == 0.0,
+            Self::Str(text) => text.is_empty(),
+            Self::Array(items) => items.is_empty(),
+            Self::Object(members) => members.is_empty(),
+        };
+        if is_empty { MemberWeight::Empty } else { MemberWeight::Full }
     }
 
     /// Nesting depth of lists and objects, 0 for plain values.
@@ -186,6 +212,31 @@ impl Serialize for Json<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_weighs_the_same_read_or_not() {
+        let values = [
+            "null",
+            "false",
+            "true",
+            "0",
+            "-1",
+            "1",
+            "0.0",
+            "-0.5",
+            "\"\"",
+            "\"a\"",
+            "[]",
+            "[0]",
+            "{}",
+            "{\"a\":null}",
+        ];
+        for text in values {
+            let json: Json<'_> = serde_json::from_str(text).expect(text);
+            let weight: MemberWeight = serde_json::from_str(text).expect(text);
+            assert_eq!(json.weight(), weight, "{text}");
+        }
+    }
 
     #[test]
     fn objects_keep_their_order_and_plain_text_is_borrowed() {

@@ -9,7 +9,7 @@ use std::fmt;
 /// Most unknown members that are noted of one object; a refusal names the first.
 const STRANGERS_MAX: usize = 16;
 /// Longest name that is noted, in bytes; a longer one is cut.
-const NAME_MAX_BYTES: usize = 64;
+pub(crate) const NAME_MAX_BYTES: usize = 64;
 
 /// Weight of a member that is not read: whether it asks for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,6 @@
 //!
 //! Source: vLLM's routes of these names.
 
-use crate::cache_control;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
 use crate::object::{MemberWeight, Strangers, client_object};
@@ -12,6 +11,7 @@ use crate::openai::chat;
 use crate::openai::escape::{push_int, push_json_str};
 use crate::openai::logprobs::push_list;
 use crate::openai::messages::ChatMessages;
+use crate::openai::nested;
 use crate::request::{Input, Prompt};
 use std::borrow::Cow;
 
@@ -80,11 +80,11 @@ pub fn read_tokenize<'a>(
             add_special_tokens: body.add_special_tokens.unwrap_or(true),
             echo: false,
         },
-        (None, Some(messages)) => {
+        (None, Some(mut messages)) => {
             // Wishes for the cache are no part of a chat's prompt, nor of this one.
             messages.settle(notes)?;
             if let Some(tools) = &mut body.tools {
-                cache_control::take_from_tools(tools, notes)?;
+                nested::settle_tools(tools, notes)?;
             }
             let chat = Body {
                 // The conversation is the same for every model.

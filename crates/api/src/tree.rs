@@ -69,7 +69,7 @@ fn kind(value: &Json<'_>) -> &'static str {
 const ASKED_MAX: usize = 12;
 
 /// Longest name of a member that an error repeats, in characters.
-const NAME_MAX_CHARS: usize = 64;
+pub(crate) const NAME_MAX_CHARS: usize = 64;
 
 /// The members of an object that nobody has taken yet.
 pub(crate) struct Members<'a, 'p> {

@@ -4,6 +4,7 @@
 use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, OneOrMany, RawPrompt};
 use super::messages::ChatMessages;
+use super::nested;
 use crate::cache_control::{self, CACHE_CONTROL, CacheOptions};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
@@ -162,7 +163,8 @@ impl AgentHints<'_> {
         let has_turns =
             [Api::ChatCompletions, Api::Responses, Api::Messages, Api::CountTokens].contains(&api);
         if self.speculative_prefill == Some(true) && !has_turns {
-            let message = format!("{SPECULATIVE_PREFILL}: only chats, responses and messages have turns");
+            let message =
+                format!("{SPECULATIVE_PREFILL}: only chats, responses and messages have turns");
             return Err(ApiError::unsupported(SPECULATIVE_PREFILL, message));
         }
         Ok(())
@@ -187,8 +189,9 @@ impl Body<'_> {
     /// # Errors
     ///
     /// 400 for the first that would change the answer, or that no API has.
-    pub(crate) fn settle(&self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
+    pub(crate) fn settle(&mut self, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {
         notes.settle(api, "", &self.strangers, Self::FIELDS)?;
+        nested::settle(self, notes)?;
         if let Some(options) = &self.stream_options {
             notes.settle(api, "stream_options.", &options.strangers, StreamOptions::FIELDS)?;
         }
@@ -201,7 +204,7 @@ impl Body<'_> {
         if let Some(wish) = self.cache_control.clone().filter(|wish| *wish != Json::Null) {
             cache_control::read_member(wish, JsonPath::Field(notes, CACHE_CONTROL))?;
         }
-        if let Some(messages) = &self.messages {
+        if let Some(messages) = &mut self.messages {
             messages.settle(notes)?;
         }
         match self.service_tier.as_ref().map(|tier| &*tier.0) {

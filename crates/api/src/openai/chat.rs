@@ -5,7 +5,6 @@ use super::error::ApiError;
 use super::fields::FlagOrCount;
 use super::options::{self, integer};
 use super::tools;
-use crate::cache_control;
 use crate::conversation::{Conversation, Role};
 use crate::custom_tools;
 use crate::field_notes::FieldNotes;
@@ -41,9 +40,6 @@ pub fn read_noting<'a>(
 ) -> Result<GenerateRequest<'a>, ApiError> {
     let mut body = body::parse(bytes)?;
     body.settle(Api::ChatCompletions, notes)?;
-    if let Some(tools) = &mut body.tools {
-        cache_control::take_from_tools(tools, notes)?;
-    }
     let path = JsonPath::Field(notes, "thinking");
     let thinking = body.thinking.take().map(|thinking| thoughts::thinking(thinking, path));
     let thinking = thinking.transpose()?;

@@ -1,15 +1,18 @@
 //! The messages of a chat, read from JSON.
 
+use super::nested::{self, MESSAGE, PART};
 use crate::cache_control::{self, CACHE_CONTROL};
 use crate::conversation::{Content, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
-use crate::object::{MemberWeight, client_object};
+use crate::object::{MemberWeight, NAME_MAX_BYTES, client_object};
 use crate::openai::ApiError;
 use crate::tree::JsonPath;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
+
+const TOOL_CALLS: &str = "tool_calls";
 
 /// The messages of a chat, and members of theirs that no template reads.
 #[derive(Debug, Default)]
@@ -30,8 +33,15 @@ struct Aside<'a> {
 #[derive(Debug)]
 enum AsideMember<'a> {
     CacheControl(Json<'a>),
-    /// A member of a part that is not known here.
-    Stranger(String),
+    /// A member that no message and no part has here.
+    Stranger(String, MemberWeight),
+}
+
+impl AsideMember<'_> {
+    fn stranger(name: &str, weight: MemberWeight) -> Self {
+        let cut = name.floor_char_boundary(NAME_MAX_BYTES);
+        Self::Stranger(name[..cut].to_owned(), weight)
+    }
 }
 
 impl<'a> From<Vec<Message<'a>>> for ChatMessages<'a> {
@@ -42,12 +52,12 @@ impl<'a> From<Vec<Message<'a>>> for ChatMessages<'a> {
 
 impl ChatMessages<'_> {
     /// Notes wishes that the prompt stays cached, as Anthropic's API has them and gateways send them
-    /// with chats, and members that nobody reads.
+    /// with chats, and settles members that nobody reads.
     ///
     /// # Errors
     ///
-    /// 400 for a wish that is none.
-    pub(crate) fn settle(&self, notes: &FieldNotes) -> Result<(), ApiError> {
+    /// 400 for a wish that is none, and for a member that would change the answer or that no API has.
+    pub(crate) fn settle(&mut self, notes: &FieldNotes) -> Result<(), ApiError> {
         let path = JsonPath::Field(notes, "messages");
         for Aside { message, part, member } in &self.asides {
             let message = JsonPath::Item(&path, *message);
@@ -59,7 +69,16 @@ impl ChatMessages<'_> {
                     let path = JsonPath::Member(&place, CACHE_CONTROL);
                     cache_control::read_member(wish.clone(), path)?;
                 }
-                AsideMember::Stranger(name) => notes.ignore(JsonPath::Member(&place, name)),
+                AsideMember::Stranger(name, weight) => {
+                    let object = if part.is_some() { &PART } else { &MESSAGE };
+                    object.stranger(name, *weight, place)?;
+                }
+            }
+        }
+        for (at, message) in self.messages.iter_mut().enumerate() {
+            let path = JsonPath::Item(&path, at);
+            for (_, calls) in message.extra.iter_mut().filter(|(name, _)| name == TOOL_CALLS) {
+                nested::settle_calls(calls, JsonPath::Member(&path, TOOL_CALLS))?;
             }
         }
         Ok(())
@@ -116,6 +135,7 @@ impl<'de> Visitor<'de> for MessageReader<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Message<'de>, A::Error> {
         let Self { message, asides } = self;
         let (mut role, mut content, mut extra) = (None, Content::Null, Vec::new());
+        let mut refusal: Option<Text<'de>> = None;
         while let Some(Text(key)) = members.next_key()? {
             match &*key {
                 "role" => role = Some(members.next_value()?),
@@ -123,12 +143,29 @@ impl<'de> Visitor<'de> for MessageReader<'_, 'de> {
                     content =
                         members.next_value_seed(ContentReader { message, asides: &mut *asides })?;
                 }
+                "refusal" => refusal = members.next_value()?,
                 CACHE_CONTROL => {
-                    let wish: Json<'de> = members.next_value()?;
-                    let member = AsideMember::CacheControl(wish);
-                    asides.push(Aside { message, part: None, member });
+                    let wish = AsideMember::CacheControl(members.next_value()?);
+                    asides.push(Aside { message, part: None, member: wish });
                 }
-                _ => extra.push((key, members.next_value()?)),
+                known if MESSAGE.members.contains(&known) => {
+                    extra.push((key, members.next_value()?));
+                }
+                _ => match members.next_value()? {
+                    MemberWeight::Null => {}
+                    weight => {
+                        let member = AsideMember::stranger(&key, weight);
+                        asides.push(Aside { message, part: None, member });
+                    }
+                },
+            }
+        }
+        if let Some(Text(said)) = refusal.filter(|said| !said.0.is_empty()) {
+            if content == Content::Null && role == Some(Role::Assistant) {
+                content = Content::Text(said);
+            } else {
+                let member = AsideMember::stranger("refusal", MemberWeight::Full);
+                asides.push(Aside { message, part: None, member });
             }
         }
         let role: Role = role.ok_or_else(|| A::Error::missing_field("role"))?;
@@ -208,8 +245,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = PartObject::deserialize(deserializer)?;
         let Some(Text(kind)) = raw.r#type else { return Err(D::Error::missing_field("type")) };
-        let full = raw.strangers.iter().filter(|(_, weight)| *weight == MemberWeight::Full);
-        let strangers = full.map(|(name, _)| AsideMember::Stranger(name.to_owned()));
+        let strangers = raw.strangers.iter().filter(|(_, weight)| *weight != MemberWeight::Null);
+        let strangers = strangers.map(|(name, weight)| AsideMember::stranger(name, weight));
         let wish = raw.cache_control.map(AsideMember::CacheControl);
         let members = wish.into_iter().chain(strangers).collect();
         match (&*kind, raw.text, raw.refusal) {

@@ -16,6 +16,7 @@ pub mod logprobs;
 mod message;
 pub(crate) mod messages;
 pub mod models;
+pub(crate) mod nested;
 pub mod openapi;
 pub mod options;
 pub mod response;
