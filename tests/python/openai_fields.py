@@ -7,14 +7,14 @@ client has and that is in no table here fails the check.
 import openai
 from checks import base_url, fields, model
 from openai.types import chat as chats
-from openai.types import completion_create_params, embedding_create_params, shared_params
+from openai.types import completion_create_params, embedding_create_params, responses, shared_params
 from openai.types.chat import chat_completion_custom_tool_param as custom_tool_params
 from openai.types.chat import chat_completion_message_custom_tool_call_param as custom_call_params
 from openai.types.chat import chat_completion_message_function_tool_call_param as call_params
 from openai.types.chat import chat_completion_named_tool_choice_custom_param as custom_choice_params
 from openai.types.chat import chat_completion_named_tool_choice_param as choice_params
 from openai.types.chat import completion_create_params as chat_params
-from openai.types.responses import input_token_count_params, response_create_params
+from openai.types.responses import input_token_count_params, response_create_params, response_input_item_param
 from openai.types.shared_params import response_format_json_schema as schema_params
 
 client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0)
@@ -147,6 +147,56 @@ chat_objects = [
      {"include_obfuscation": (True, IGNORED)}),
 ]
 
+item_text = {"type": "input_text", "text": "t"}
+output_text = {"type": "output_text", "text": "t", "annotations": [], "logprobs": []}
+direct = {"type": "direct"}
+function_call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}", "status": "completed",
+                 "namespace": "n", "caller": direct}
+function_output = {"type": "function_call_output", "id": "fo_1", "call_id": "call_1", "output": "12", "status": "completed", "caller": direct}
+custom_item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "c", "input": "x", "namespace": "n", "caller": direct}
+custom_output = {"type": "custom_tool_call_output", "id": "co_1", "call_id": "call_1", "output": "12", "caller": direct}
+custom_tool = {"type": "custom", "name": "c", "description": "d", "allowed_callers": ["direct"],
+               "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]+"}}
+flat_tool = tool | {"allowed_callers": ["direct"]}
+flat_form = {"type": "json_schema"} | form
+later = {"defer_loading": (True, IGNORED), "async": (True, IGNORED)}
+
+
+def items(*made):
+    return {"input": [*question, *made]}
+
+
+def picked(choice):
+    return {"tools": [flat_tool, custom_tool], "tool_choice": choice}
+
+
+response_objects = [
+    (responses.EasyInputMessageParam, {"type": "message", "role": "user", "content": "U"}, items, {"phase": ("commentary", IGNORED)}),
+    (responses.ResponseOutputMessageParam, {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+                                            "content": [output_text]}, items, {"phase": ("final_answer", IGNORED)}),
+    (responses.ResponseInputTextParam, item_text, lambda made: items({"role": "user", "content": [made]}),
+     {"prompt_cache_breakpoint": ({"mode": "explicit"}, IGNORED)}),
+    (responses.ResponseOutputTextParam, output_text, lambda made: items({"role": "assistant", "content": [made]}), {}),
+    (responses.ResponseReasoningItemParam,
+     {"type": "reasoning", "id": "rs_1", "summary": [], "status": "completed", "encrypted_content": "x",
+      "content": [{"type": "reasoning_text", "text": "t"}]}, items, {}),
+    (responses.ResponseFunctionToolCallParam, function_call, items, {"async": (True, IGNORED)}),
+    (response_input_item_param.FunctionCallOutput, function_output, lambda made: items(function_call, made),
+     {"name": ("f", IGNORED), "namespace": ("n", IGNORED)}),
+    (responses.ResponseCustomToolCallParam, custom_item, items, {"async": (True, IGNORED)}),
+    (responses.ResponseCustomToolCallOutputParam, custom_output, lambda made: items(custom_item, made), {}),
+    (responses.FunctionToolParam, flat_tool, tools, later | {"output_schema": (schema, IGNORED)}),
+    (responses.CustomToolParam, custom_tool, tools, later),
+    (responses.NamespaceToolParam, {"type": "namespace", "name": "n", "tools": [flat_tool]}, tools, {"description": ("d", IGNORED)}),
+    (responses.ToolChoiceFunctionParam, {"type": "function", "name": "f"}, picked, {}),
+    (responses.ToolChoiceCustomParam, {"type": "custom", "name": "c"}, picked, {}),
+    (responses.ToolChoiceAllowedParam, {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, picked, {}),
+    (responses.ResponseTextConfigParam, {"format": flat_form}, lambda made: {"text": made}, {"verbosity": ("low", REFUSED)}),
+    (responses.ResponseFormatTextJSONSchemaConfigParam, flat_form, lambda made: {"text": {"format": made}}, {}),
+    (shared_params.Reasoning, {"effort": "low", "mode": "standard"}, lambda made: {"reasoning": made},
+     {"summary": ("auto", IGNORED), "generate_summary": ("auto", IGNORED), "context": ("auto", IGNORED)}),
+]
+
 
 def check(path, kinds, table, least, beside):
     known = set().union(*map(fields, kinds))
@@ -212,4 +262,5 @@ check("/responses/input_tokens", [input_token_count_params.InputTokenCountParams
       response_beside)
 check("/embeddings", [embedding_create_params.EmbeddingCreateParams], embedding, {"model": model, "input": "Hello"}, {})
 check_objects("/chat/completions", chat_objects, short | {"messages": question})
+check_objects("/responses", response_objects, {"model": model, "input": "Hello", "max_output_tokens": 2, "temperature": 0})
 print("ok every field")

@@ -219,10 +219,9 @@ mod tests {
         check(&[], constraints, Ok("nvext.routing_constraints"));
         for (body, expected) in [
             (r#"{"nvext":null}"#, Ok("")),
-            (
-                r#"{"nvext":{"annotations":["a"],"token_data":[1]}}"#,
-                Ok("nvext.annotations, nvext.token_data"),
-            ),
+            (r#"{"nvext":{"annotations":[],"token_data":[1]}}"#, Ok("nvext.token_data")),
+            (r#"{"nvext":{"annotations":["token_ids"]}}"#, Err("nvext.annotations")),
+            (r#"{"nvext":{"extra_fields":["timing"]}}"#, Err("nvext.extra_fields")),
             (r#"{"nvext":{"max_thinking_tokens":0}}"#, Err("nvext.max_thinking_tokens")),
             (r#"{"nvext":{"max_thinking_tokens":7}}"#, Err("nvext.max_thinking_tokens")),
             (r#"{"nvext":{"cache_control":{"type":"ephemeral"}}}"#, Err("nvext.cache_control")),

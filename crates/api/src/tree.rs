@@ -171,6 +171,25 @@ impl<'a, 'p> Members<'a, 'p> {
         }
     }
 
+    /// Takes the callers of a tool, and refuses one that the model itself may not call: nothing here runs
+    /// code that could.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a list without `"direct"`, and for anything else.
+    pub(crate) fn check_callers(&mut self) -> Result<(), ApiError> {
+        let path = self.path;
+        let is_direct = |caller: &Json<'_>| caller.as_str() == Some("direct");
+        match self.take("allowed_callers") {
+            None => Ok(()),
+            Some(Json::Array(callers)) if callers.iter().any(is_direct) => Ok(()),
+            Some(_) => {
+                let path = JsonPath::Member(&path, "allowed_callers");
+                Err(path.unsupported("must have \"direct\": only the model calls tools here"))
+            }
+        }
+    }
+
     /// Has the client told of the members that nobody has taken.
     pub(crate) fn ignore_rest(self) {
         for (name, _) in self.members.iter().filter(|(_, value)| *value != Json::Null) {

@@ -80,6 +80,7 @@ async fn a_client_that_steers_is_refused_and_hears_what_is_ignored() {
         (r#"{"nvext":{"dp_rank":0}}"#, "nvext.dp_rank"),
         (r#"{"nvext":{"max_thinking_tokens":9}}"#, "nvext.max_thinking_tokens"),
         (r#"{"nvext":{"cache_salt":7}}"#, "nvext.cache_salt"),
+        (r#"{"nvext":{"annotations":["c"]}}"#, "nvext.annotations"),
     ] {
         check_refused(&strict, "/v1/completions", body, field).await;
         check_refused(&lenient, "/v1/completions", body, field).await;
@@ -94,9 +95,9 @@ async fn a_client_that_steers_is_refused_and_hears_what_is_ignored() {
         (&lenient, r#"{"n":1,"made_up":1}"#, r#"{"n":1}"#, Some("made_up")),
         (
             &strict,
-            r#"{"cache_salt":"a","nvext":{"cache_salt":"b","annotations":["c"]}}"#,
+            r#"{"cache_salt":"a","nvext":{"cache_salt":"b","annotations":[],"token_data":[1]}}"#,
             r#"{"cache_salt":"b"}"#,
-            Some("nvext.annotations"),
+            Some("nvext.token_data"),
         ),
     ] {
         let mut client = proxy.post("/v1/completions", "", body).await;

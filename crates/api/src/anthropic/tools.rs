@@ -68,7 +68,7 @@ pub(super) fn read<'a>(tools: Json<'a>, notes: &FieldNotes) -> Result<MessageToo
         if let Some(strict) = tool.flag("strict")? {
             function.push(("strict".into(), Json::Bool(strict)));
         }
-        check_callers(&mut tool)?;
+        tool.check_callers()?;
         // How the input of a tool is streamed changes no answer here.
         tool.ignore("eager_input_streaming");
         tool.refuse_rest()?;
@@ -98,21 +98,6 @@ fn with_examples<'a>(schema: Json<'a>, tool: &mut Members<'a, '_>) -> Result<Jso
         }
         // A schema that is no object is refused by its own name.
         (schema, _) => Ok(schema),
-    }
-}
-
-/// Refuses a tool that the model itself may not call: nothing runs code here that could.
-fn check_callers(tool: &mut Members<'_, '_>) -> Result<(), ApiError> {
-    let path = *tool.path();
-    match tool.take("allowed_callers") {
-        None => Ok(()),
-        Some(Json::Array(callers)) if callers.iter().any(|it| it.as_str() == Some("direct")) => {
-            Ok(())
-        }
-        Some(_) => {
-            let path = JsonPath::Member(&path, "allowed_callers");
-            Err(path.unsupported("must have \"direct\": only the model calls tools here"))
-        }
     }
 }
 

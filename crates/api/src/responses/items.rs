@@ -59,7 +59,7 @@ impl<'a, 'p> ItemReader<'a, 'p> {
 
     fn message(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
         let path = *item.path();
-        item.take("phase");
+        item.ignore("phase");
         let role = match &*item.required_text("role")? {
             "user" => Role::User,
             "assistant" => Role::Assistant,
@@ -126,16 +126,20 @@ impl<'a, 'p> ItemReader<'a, 'p> {
             name = joined(&namespace, &name).into();
         }
         let arguments = item.required_text("arguments")?;
-        for hint in ["async", "caller"] {
-            item.ignore(hint);
-        }
+        item.ignore("async");
+        check_caller(item)?;
         self.call(id, name, arguments);
         Ok(())
     }
 
     fn custom_call(&mut self, item: &mut Members<'a, '_>) -> Result<(), ApiError> {
         let id = item.required_text("call_id")?;
-        let name = item.required_text("name")?;
+        let mut name = item.required_text("name")?;
+        if let Some(namespace) = item.text("namespace")? {
+            name = joined(&namespace, &name).into();
+        }
+        item.ignore("async");
+        check_caller(item)?;
         let input = item.required_text("input")?;
         self.call(id, name, arguments_of(input).into());
         Ok(())
@@ -152,6 +156,11 @@ impl<'a, 'p> ItemReader<'a, 'p> {
         let path = *item.path();
         let id = item.required_text("call_id")?;
         let output = item.required("output")?;
+        // The call says whose result it is.
+        for hint in ["name", "namespace"] {
+            item.ignore(hint);
+        }
+        check_caller(item)?;
         let content = read_content(output, JsonPath::Member(&path, "output"))?;
         self.close();
         let extra = vec![("tool_call_id".into(), Json::Str(id))];
@@ -162,6 +171,18 @@ impl<'a, 'p> ItemReader<'a, 'p> {
     /// Ends the assistant's turn: what follows is somebody else's.
     fn close(&mut self) {
         self.messages.extend(self.turn.take().map(Message::from));
+    }
+}
+
+/// Refuses a call by anybody but the model, and the result of one.
+fn check_caller(item: &mut Members<'_, '_>) -> Result<(), ApiError> {
+    let path = *item.path();
+    match item.take("caller") {
+        Some(caller) if caller.get("type").and_then(Json::as_str) != Some("direct") => {
+            let path = JsonPath::Member(&path, "caller");
+            Err(path.unsupported("must be {\"type\":\"direct\"}: only the model calls tools here"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -202,6 +223,8 @@ fn part_text<'a>(part: Json<'a>, path: JsonPath<'_>) -> Result<Cow<'a, str>, Api
     // An answer's own parts come back with these.
     part.take("annotations");
     part.take("logprobs");
+    // Prefixes are cached without being asked.
+    part.ignore("prompt_cache_breakpoint");
     part.refuse_rest()?;
     Ok(text)
 }

@@ -156,6 +156,53 @@ fn a_fault_is_named_in_the_words_of_the_api() {
 }
 
 #[test]
+fn hints_are_named_and_other_callers_are_refused() {
+    let settled = |members: &str| {
+        let notes = FieldNotes::default();
+        let body = format!(r#"{{"model":"m"{members}}}"#);
+        check(parse(body.as_bytes(), &notes)?, &[], PLACE, &notes)?;
+        Ok::<_, ApiError>(notes.ignored().unwrap_or_default())
+    };
+    let items = |call: &str, output: &str| {
+        format!(
+            r#","input":[{{"role":"user","content":[{{"type":"input_text","text":"a",
+                "prompt_cache_breakpoint":{{"mode":"explicit"}}}}]}},
+            {{"type":"custom_tool_call","call_id":"c","name":"p","input":"x","async":true,{call}}},
+            {{"type":"function_call_output","call_id":"c","output":"o","name":"p","namespace":"n",
+                {output}}}]"#
+        )
+    };
+    let direct = r#""caller":{"type":"direct"}"#;
+    let program = r#""caller":{"type":"program","caller_id":"x"}"#;
+    let named = "input[0].content[0].prompt_cache_breakpoint, input[1].async, input[2].name, \
+        input[2].namespace";
+    assert_eq!(settled(&items(direct, direct)).expect("a request"), named);
+    for (members, param) in [
+        (items(program, direct), "input[1].caller"),
+        (items(direct, program), "input[2].caller"),
+        (
+            r#","input":"a","tools":[{"type":"function","name":"f",
+                "allowed_callers":["programmatic"]}]"#
+                .to_owned(),
+            "tools[0].allowed_callers",
+        ),
+    ] {
+        let error = settled(&members).expect_err(param);
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        assert!(error.message.contains("only the model calls tools here"), "{error}");
+    }
+    let tools = r#","input":"a","tools":[{"type":"custom","name":"f","async":true,
+        "allowed_callers":["direct","programmatic"]}]"#;
+    assert_eq!(settled(tools).expect("a request"), "tools[0].async");
+    let named = read(
+        r#","input":[{"role":"user","content":"a"},
+        {"type":"custom_tool_call","call_id":"c","namespace":"n","name":"p","input":"x"}]"#,
+    );
+    let called = &messages(&named.expect("a request"))[1]["tool_calls"][0];
+    assert_eq!(called["function"]["name"], "n__p");
+}
+
+#[test]
 fn custom_tools_and_namespaces_are_functions_to_the_model() {
     let checked = read(
         r#","input":[{"role":"user","content":"a"},

@@ -83,6 +83,7 @@ impl<'a> ToolReader<'a> {
         for hint in ["defer_loading", "output_schema", "async"] {
             tool.ignore(hint);
         }
+        tool.check_callers()?;
         self.definitions.push(named(FUNCTION, Json::Object(function)));
         Ok(())
     }
@@ -125,7 +126,10 @@ impl<'a> ToolReader<'a> {
             let grammar = Json::Object(grammar);
             custom.push(("format".into(), object([("type", kind), ("grammar", grammar)])));
         }
-        tool.ignore("defer_loading");
+        for hint in ["defer_loading", "async"] {
+            tool.ignore(hint);
+        }
+        tool.check_callers()?;
         self.definitions.push(named(CUSTOM, Json::Object(custom)));
         Ok(())
     }
