@@ -166,7 +166,7 @@ pub fn query(text: &str) {
             assert!(number.is_err() || number.is_ok_and(|it| it.is_none_or(|it| it <= NUMBER_MAX)));
         }
         let models = ["a", "b", "c"].map(|id| Entry {
-            model: ModelEntry { id: id.to_owned(), created: 0, max_model_len: 0 },
+            model: ModelEntry { id: id.to_owned(), created: 0, max_model_len: 0, is_text: true },
             parent: None,
         });
         if let Ok(page) = list_for_anthropic(&models, &lenient) {

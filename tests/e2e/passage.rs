@@ -108,6 +108,9 @@ async fn an_openai_engine_gets_its_key_on_requests_and_no_clients_key() {
     assert_eq!(reply.status, StatusCode::OK, "{}", process.log());
     assert_eq!(reply.json()["model"], MODEL);
     assert!(!process.log().contains("engines-secret"), "the key is in no log");
+    let listed = client.get("/v1/models").await.json();
+    let model = &listed["data"][0];
+    assert!(model["id"] == MODEL && model["modalities"].is_null(), "it may read media: {listed}");
     assert!(!process.log().contains(UNSEPARATED), "nobody asked for spaces");
 
     // Nothing is known of what this engine does with a salt.

@@ -56,6 +56,7 @@ impl Known {
                 id: name.to_owned(),
                 created: self.created,
                 max_model_len: record.context_length,
+                is_text: matches!(self.kind, Kind::Spoken(_)),
             },
             parent: (name != record.name).then(|| record.name.clone()),
         }

@@ -104,7 +104,7 @@ pub(crate) fn one_for_anthropic(entry: &Entry) -> Vec<u8> {
 }
 
 fn push_for_anthropic(out: &mut Vec<u8>, entry: &Entry) {
-    let ModelEntry { id, created, max_model_len } = &entry.model;
+    let ModelEntry { id, created, max_model_len, .. } = &entry.model;
     out.extend_from_slice(b"{\"type\":\"model\",\"id\":");
     push_json_str(out, id);
     out.extend_from_slice(b",\"display_name\":");
@@ -123,7 +123,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn entry(id: &str, parent: Option<&str>) -> Entry {
-        let model = ModelEntry { id: id.into(), created: 7, max_model_len: 512 };
+        let model = ModelEntry { id: id.into(), created: 7, max_model_len: 512, is_text: true };
         Entry { model, parent: parent.map(str::to_owned) }
     }
 

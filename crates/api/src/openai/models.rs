@@ -12,6 +12,9 @@ pub struct ModelEntry {
     pub created: u64,
     /// Most tokens of a prompt and its answer; 0 if unknown. vLLM's field of the same name.
     pub max_model_len: u32,
+    /// Whether prompts and answers are text alone; nothing is said of a model whose engines speak for
+    /// themselves.
+    pub is_text: bool,
 }
 
 /// Appends the list of models.
@@ -29,7 +32,10 @@ pub fn push_model(out: &mut Vec<u8>, model: &ModelEntry) {
     push_int(out, model.created);
     out.extend_from_slice(b",\"owned_by\":\"stator\",\"max_model_len\":");
     push_int(out, model.max_model_len);
-    out.extend_from_slice(b",\"modalities\":{\"input\":[\"text\"],\"output\":[\"text\"]}}");
+    if model.is_text {
+        out.extend_from_slice(b",\"modalities\":{\"input\":[\"text\"],\"output\":[\"text\"]}");
+    }
+    out.push(b'}');
 }
 
 #[cfg(test)]
@@ -39,16 +45,20 @@ mod tests {
 
     #[test]
     fn a_list_holds_every_model() {
-        let entry = |id: &str| ModelEntry { id: id.into(), created: 7, max_model_len: 512 };
-        let mut out = Vec::new();
-        push_models(&mut out, &[entry("a/b"), entry("c\"d")]);
-        let one = |id: &str| {
-            json!({"id": id, "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512,
-            "modalities": {"input": ["text"], "output": ["text"]}})
+        let entry = |id: &str, is_text: bool| ModelEntry {
+            id: id.into(),
+            created: 7,
+            max_model_len: 512,
+            is_text,
         };
+        let mut out = Vec::new();
+        push_models(&mut out, &[entry("a/b", true), entry("c\"d", false)]);
+        let one = |id: &str| json!({"id": id, "object": "model", "created": 7, "owned_by": "stator", "max_model_len": 512});
+        let mut text = one("a/b");
+        text["modalities"] = json!({"input": ["text"], "output": ["text"]});
         assert_eq!(
             serde_json::from_slice::<Value>(&out).unwrap(),
-            json!({"object": "list", "data": [one("a/b"), one("c\"d")]})
+            json!({"object": "list", "data": [text, one("c\"d")]})
         );
     }
 }
