@@ -7,7 +7,7 @@ use stator_protos::inference::grpc_inference_service_client::GrpcInferenceServic
 use stator_protos::inference::infer_parameter::ParameterChoice;
 use stator_protos::inference::model_infer_request::InferInputTensor;
 use stator_protos::inference::{
-    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
+    InferParameter, InferTensorContents, ModelConfigRequest, ModelInferRequest, ModelInferResponse,
     ModelMetadataRequest, ModelReadyRequest, ServerLiveRequest, ServerMetadataRequest,
     ServerReadyRequest,
 };
@@ -159,6 +159,11 @@ async fn faults_and_states_are_told_in_grpcs_words() {
     let model = client.model_metadata(named).await.expect("it is here").into_inner();
     assert_eq!((model.platform.as_str(), model.versions), ("stator", vec!["1".to_owned()]));
     assert!(model.inputs.iter().any(|input| input.name == "text_input"));
+    let named = keyed(MODEL)
+        .map(|ModelReadyRequest { name, version }| ModelConfigRequest { name, version });
+    let config = client.model_config(named).await.expect("it is here").into_inner();
+    let config = config.config.expect("a configuration");
+    assert_eq!((config.name.as_str(), config.input.len()), (MODEL, model.inputs.len()));
     for (inputs, max_tokens) in [
         (vec![], 1),
         (vec![flag("text_input", true)], 1),

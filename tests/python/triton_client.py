@@ -40,6 +40,10 @@ def server_and_model():
     server, described = http.get_server_metadata(), http.get_model_metadata(model)
     assert server["name"] == "stator" and "binary_tensor_data" in server["extensions"], server
     assert [tensor["name"] for tensor in described["outputs"]] == ["text_output", "finish_reason"], described
+    config = grpc.get_model_config(model).config
+    assert config.name == model and config.model_transaction_policy.decoupled, config
+    types = [(tensor.name, tensor.data_type, tensor.optional) for tensor in config.input]
+    assert types[0] == ("text_input", 13, False) and ("stream", 1, True) in types, types
     named = grpc.get_model_metadata(model)
     assert [tensor.name for tensor in named.inputs] == [tensor["name"] for tensor in described["inputs"]], named
 

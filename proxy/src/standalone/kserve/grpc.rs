@@ -1,5 +1,6 @@
 //! The protocol's gRPC service.
 
+use super::config;
 use super::grpc_call::{GrpcCall, check_version};
 use super::piece::{self, AnswerReader};
 use crate::exchange::{HangUp, new_request_id};
@@ -22,10 +23,11 @@ use stator_protos::inference::infer_parameter::ParameterChoice;
 use stator_protos::inference::model_infer_response::InferOutputTensor;
 use stator_protos::inference::model_metadata_response::TensorMetadata;
 use stator_protos::inference::{
-    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
-    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
-    ModelStreamInferResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
-    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    InferParameter, InferTensorContents, ModelConfigRequest, ModelConfigResponse,
+    ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
+    ModelReadyRequest, ModelReadyResponse, ModelStreamInferResponse, ServerLiveRequest,
+    ServerLiveResponse, ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest,
+    ServerReadyResponse,
 };
 use stator_runtime::Shutdown;
 use stator_runtime::trace::{Stages, parent_from};
@@ -219,6 +221,17 @@ impl GrpcInferenceService for InferenceService {
             inputs: INPUTS.iter().map(|(name, datatype, _)| tensor(name, datatype)).collect(),
             outputs: [TEXT_OUTPUT, FINISH_REASON].map(|name| tensor(name, "BYTES")).into(),
         }))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Result<Response<ModelConfigResponse>, Status> {
+        self.enter(&request).map_err(status)?;
+        let ModelConfigRequest { name, version } = request.into_inner();
+        check_version(&version).map_err(status)?;
+        self.0.check_model(&name).map_err(status)?;
+        Ok(Response::new(ModelConfigResponse { config: Some(config::of_model(name)) }))
     }
 
     async fn model_infer(
