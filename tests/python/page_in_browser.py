@@ -144,6 +144,7 @@ def check_page(browser, url, model, key):
 def check_docs(browser, url):
     browser.open(url + "/docs")
     browser.until("document.body.textContent.includes('/v1/chat/completions')")
+    browser.until("document.getElementById('objects').textContent.includes('AllowedTools')")
 
 
 def main():

@@ -20,7 +20,7 @@ pub const TOKENS_MAX: usize = 4 << 20;
 
 client_object! {
     /// The body of `/tokenize`.
-    struct TokenizeBody<'a> {
+    pub(crate) struct TokenizeBody<'a> {
         model: Option<Text<'a>>,
         prompt: Option<Text<'a>>,
         messages: Option<ChatMessages<'a>>,
@@ -35,7 +35,7 @@ client_object! {
 
 client_object! {
     /// The body of `/detokenize`.
-    struct DetokenizeBody<'a> {
+    pub(crate) struct DetokenizeBody<'a> {
         model: Option<Text<'a>>,
         tokens: Option<Vec<u32>>,
     }

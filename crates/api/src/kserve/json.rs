@@ -12,6 +12,9 @@ use std::borrow::Cow;
 /// The header that announces tensors of bytes behind the JSON: the bytes of the JSON.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
 
+/// Members of a call of `/infer`.
+pub(crate) const INFER_MEMBERS: [&str; 4] = ["id", "inputs", "outputs", "parameters"];
+
 /// A call, and the name that its client gave it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JsonCall {
@@ -67,6 +70,9 @@ pub fn read_infer(
             ApiError::invalid(JSON_LENGTH, message)
         })?;
     let mut call = object(body)?;
+    if let Some(name) = call.keys().find(|name| !INFER_MEMBERS.contains(&name.as_str())) {
+        return Err(unknown(name));
+    }
     let inputs = match call.remove("inputs") {
         Some(Value::Array(inputs)) => inputs,
         None => return Err(ApiError::missing("inputs")),
@@ -91,7 +97,6 @@ pub fn read_infer(
     };
     let (id, mut parameters) = (text(&mut call, "id")?, parameters(&mut call)?);
     binary.all = flag(&mut parameters, "binary_data_output")?.unwrap_or(false);
-    nothing_left(&call)?;
     let call = InferCall::new(model, tensors, parameters, outputs)?;
     match call.streams {
         true => Err(ApiError::unsupported("stream", "an answer in pieces needs /generate_stream")),
@@ -166,13 +171,12 @@ fn flag(object: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, Api
 }
 
 fn nothing_left(object: &Map<String, Value>) -> Result<(), ApiError> {
-    match object.keys().next() {
-        None => Ok(()),
-        Some(name) => {
-            let message = format!("{name} is not a field of this API");
-            Err(ApiError::bad_request(message).with_code("unknown_parameter").with_param(name))
-        }
-    }
+    object.keys().next().map_or(Ok(()), |name| Err(unknown(name)))
+}
+
+fn unknown(name: &str) -> ApiError {
+    let message = format!("{name} is not a field of this API");
+    ApiError::bad_request(message).with_code("unknown_parameter").with_param(name)
 }
 
 /// A tensor, whose elements may be the next bytes of `tail`.
