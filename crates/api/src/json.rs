@@ -1,8 +1,15 @@
 //! JSON that is passed on as it came: tools, tool calls, template arguments.
 
+mod numbers;
+
+pub(crate) use numbers::may_be_rounded;
+pub use numbers::restore_numbers;
+
 use crate::object::MemberWeight;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::Error;
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -21,6 +28,8 @@ pub enum Json<'a> {
     Int(i64),
     /// A non-negative integer of 64 bits.
     Uint(u64),
+    /// An integer beyond 64 bits: its digits, with a minus sign if it is negative.
+    LongInteger(Cow<'a, str>),
     /// Any other number.
     Float(f64),
     /// A string.
@@ -59,6 +68,7 @@ impl<'a> Json<'a> {
             Self::Bool(flag) => !flag,
             Self::Int(number) => *number == 0,
             Self::Uint(number) => *number == 0,
+            Self::LongInteger(_) => false,
             Self::Float(number) => *number == 0.0,
             Self::Str(text) => text.is_empty(),
             Self::Array(items) => items.is_empty(),
@@ -85,6 +95,7 @@ impl<'a> Json<'a> {
             Self::Bool(flag) => Json::Bool(flag),
             Self::Int(number) => Json::Int(number),
             Self::Uint(number) => Json::Uint(number),
+            Self::LongInteger(digits) => Json::LongInteger(Cow::Owned(digits.into_owned())),
             Self::Float(number) => Json::Float(number),
             Self::Str(text) => Json::Str(Cow::Owned(text.into_owned())),
             Self::Array(items) => Json::Array(items.into_iter().map(Json::into_owned).collect()),
@@ -199,6 +210,10 @@ impl Serialize for Json<'_> {
             Self::Bool(value) => serializer.serialize_bool(*value),
             Self::Int(value) => serializer.serialize_i64(*value),
             Self::Uint(value) => serializer.serialize_u64(*value),
+            Self::LongInteger(digits) => {
+                let digits = RawValue::from_string(digits.clone().into_owned());
+                digits.map_err(S::Error::custom)?.serialize(serializer)
+            }
             Self::Float(value) => serializer.serialize_f64(*value),
             Self::Str(text) => serializer.serialize_str(text),
             Self::Array(items) => serializer.collect_seq(items),

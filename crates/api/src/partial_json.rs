@@ -11,11 +11,11 @@ const DEPTH_MAX: usize = 64;
 /// The object that a text of arguments is, or begins. A cut object ends where its text ends; any
 /// other text is the one member of an object.
 pub fn arguments(text: &str) -> Json<'_> {
-    let object = |text: &str| match serde_json::from_str::<Json<'_>>(text) {
-        Ok(Json::Object(members)) => Some(owned(Json::Object(members))),
+    let object = |text: &str| match Json::read(text) {
+        Ok(object @ Json::Object(_)) => Some(object.into_owned()),
         _ => None,
     };
-    if let Ok(whole @ Json::Object(_)) = serde_json::from_str::<Json<'_>>(text) {
+    if let Ok(whole @ Json::Object(_)) = Json::read(text) {
         return whole;
     }
     if text.trim().is_empty() {
@@ -79,23 +79,6 @@ fn escape_bytes(rest: &[u8]) -> usize {
     if is_half && goes_on { 2 * UNIT } else { UNIT }
 }
 
-fn owned(value: Json<'_>) -> Json<'static> {
-    match value {
-        Json::Null => Json::Null,
-        Json::Bool(flag) => Json::Bool(flag),
-        Json::Int(number) => Json::Int(number),
-        Json::Uint(number) => Json::Uint(number),
-        Json::Float(number) => Json::Float(number),
-        Json::Str(text) => Json::Str(text.into_owned().into()),
-        Json::Array(items) => Json::Array(items.into_iter().map(owned).collect()),
-        Json::Object(members) => {
-            let member =
-                |(name, value): (Cow<'_, str>, Json<'_>)| (name.into_owned().into(), owned(value));
-            Json::Object(members.into_iter().map(member).collect())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +105,7 @@ mod tests {
         check(r#"{"a":"x\ud83d\ude00"#, r#"{"a":"x😀"}"#);
         check(r#"{"a":"x\\ud83d"#, r#"{"a":"x\\ud83d"}"#);
         check("{", "{}");
+        check(r#"{"a":36893488147419103232,"b""#, r#"{"a":36893488147419103232,"b":null}"#);
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn kind(value: &Json<'_>) -> &'static str {
     match value {
         Json::Null => "null",
         Json::Bool(_) => "a boolean",
-        Json::Int(_) | Json::Uint(_) | Json::Float(_) => "a number",
+        Json::Int(_) | Json::Uint(_) | Json::LongInteger(_) | Json::Float(_) => "a number",
         Json::Str(_) => "a string",
         Json::Array(_) => "a list",
         Json::Object(_) => "an object",

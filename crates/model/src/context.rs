@@ -1,5 +1,6 @@
 //! A conversation as the values that its template reads.
 
+use crate::python;
 use minijinja::value::Value;
 use stator_api::conversation::{Content, Conversation, Message, Role};
 use stator_api::json::Json;
@@ -38,6 +39,7 @@ pub(crate) fn json(value: &Json<'_>) -> Value {
         Json::Bool(flag) => Value::from(*flag),
         Json::Int(number) => Value::from(*number),
         Json::Uint(number) => Value::from(*number),
+        Json::LongInteger(digits) => python::long_integer(digits),
         Json::Float(number) => Value::from(*number),
         Json::Str(text) => Value::from(&**text),
         Json::Array(items) => Value::from(items.iter().map(json).collect::<Vec<_>>()),
@@ -70,7 +72,7 @@ const VALUE_BYTES: usize = 16;
 fn json_bytes(value: &Json<'_>) -> usize {
     VALUE_BYTES
         + match value {
-            Json::Str(text) => text.len(),
+            Json::Str(text) | Json::LongInteger(text) => text.len(),
             Json::Array(items) => items.iter().map(json_bytes).sum(),
             Json::Object(members) => pairs_bytes(members),
             _ => 0,
@@ -162,7 +164,7 @@ fn tool_calls(calls: &Json<'_>, dialect: TemplateDialect) -> Value {
 fn function_value(members: &[(Cow<'_, str>, Json<'_>)], dialect: TemplateDialect) -> Value {
     Value::from_pairs(members.iter().map(|(key, value)| {
         let value = match (&**key, value) {
-            ("arguments", Json::Str(text)) => match serde_json::from_str::<Json<'_>>(text) {
+            ("arguments", Json::Str(text)) => match Json::read(text) {
                 Ok(arguments @ Json::Object(_)) => json(&arguments),
                 _ if text.trim().is_empty() => json(&Json::Object(Vec::new())),
                 _ if dialect.object_arguments => json(&partial_json::arguments(text)),

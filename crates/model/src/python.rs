@@ -4,11 +4,12 @@
 //! as Python prints it.
 
 use crate::jinja::budget;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::sync::Arc;
 
-/// Layout of `tojson`'s text; the defaults are Python's.
+/// Layout of `tojson`'s text; the defaults are those of `transformers`.
 #[derive(Debug)]
 pub(crate) struct JsonStyle {
     indent: Option<usize>,
@@ -16,6 +17,18 @@ pub(crate) struct JsonStyle {
     key_separator: String,
     ascii: bool,
     sort_keys: bool,
+}
+
+impl Default for JsonStyle {
+    fn default() -> Self {
+        Self {
+            indent: None,
+            item_separator: ", ".to_owned(),
+            key_separator: ": ".to_owned(),
+            ascii: false,
+            sort_keys: false,
+        }
+    }
 }
 
 impl JsonStyle {
@@ -94,6 +107,9 @@ fn push_json(
                 out.push_str(&style.key_separator);
                 push_json(out, &value.get_item(&key)?, style, depth + 1)
             })?;
+        }
+        _ if value.downcast_object_ref::<LongInteger>().is_some() => {
+            let _ = write!(out, "{value}");
         }
         kind => return Err(invalid(format!("a value of type {kind} is not JSON serializable"))),
     }
@@ -260,6 +276,28 @@ fn push_number(out: &mut String, value: &Value) {
     push_float(out, number);
 }
 
+/// An integer with more digits than the engine's own have: it is printed, and no more.
+#[derive(Debug)]
+struct LongInteger(String);
+
+impl Object for LongInteger {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The value of an integer's digits.
+pub(crate) fn long_integer(digits: &str) -> Value {
+    match digits.parse::<i128>() {
+        Ok(number) => Value::from(number),
+        Err(_) => Value::from_object(LongInteger(digits.to_owned())),
+    }
+}
+
 /// `repr(float)`: the shortest digits that read back, in scientific notation below 1e-4 and from
 /// 1e16.
 fn push_float(out: &mut String, number: f64) {
@@ -310,5 +348,15 @@ mod tests {
             Value::from_pairs([("k", Value::from(vec![Value::from(()), Value::from(2.0)]))]),
             "{'k': [None, 2.0]}",
         );
+    }
+
+    #[test]
+    fn long_integers_are_printed_with_all_digits() {
+        for digits in ["18446744073709551616", "-9223372036854775809", &"7".repeat(78)] {
+            let value = Value::from(vec![long_integer(digits)]);
+            check_str(value.clone(), &format!("[{digits}]"));
+            let json = to_json(&value, &JsonStyle::default()).unwrap();
+            assert_eq!(json, format!("[{digits}]"));
+        }
     }
 }

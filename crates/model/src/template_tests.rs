@@ -171,3 +171,32 @@ fn a_call_whose_arguments_are_no_object_is_rendered_by_any_template() {
         check(source, r#"{"a":1}"#, "a=1;");
     }
 }
+
+#[test]
+fn numbers_of_arguments_are_printed_as_python_prints_them() {
+    const PRINTS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% for k, v in c.function.arguments | items %} {{ k }}={{ v }}{% endfor %}{% endfor %}{% endfor %}";
+    // As Python prints the same text.
+    for (number, printed) in [
+        ("18446744073709551616", "18446744073709551616"),
+        ("-9223372036854775809", "-9223372036854775809"),
+        (
+            "115792089237316195423570985008687907853269984665640564039457584007913129639935",
+            "115792089237316195423570985008687907853269984665640564039457584007913129639935",
+        ),
+        ("12345678901234567890", "12345678901234567890"),
+        ("-0", "0"),
+        ("1e3", "1000.0"),
+        ("1.0", "1.0"),
+        ("1e20", "1e+20"),
+        ("0.1", "0.1"),
+        ("123456789012345678901.0", "1.2345678901234568e+20"),
+    ] {
+        let arguments = format!(r#"{{"n":{number}}}"#);
+        let body = serde_json::json!({"model": "m", "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function",
+                "function": {"name": "f", "arguments": arguments}}]}]});
+        let rendered = render(&template(PRINTS), &body.to_string(), UNIX_EPOCH);
+        assert_eq!(rendered, Ok(format!("{{\"n\": {printed}}} n={printed}")), "{number}");
+    }
+}

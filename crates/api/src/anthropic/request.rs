@@ -7,12 +7,13 @@ use super::tools::{self, MessageTools};
 use crate::cache_control::{self, CACHE_CONTROL};
 use crate::conversation::{Content, Message, Role};
 use crate::field_notes::FieldNotes;
-use crate::json::{Json, Text};
+use crate::json::{self, Json, Text};
 use crate::openai::body::{self, Body};
 use crate::openai::{ApiError, chat};
 use crate::request::{GenerateRequest, Input};
 use crate::thoughts;
 use crate::tree::{JsonPath, Members, object};
+use serde_json::value::RawValue;
 use stator_body::Api;
 use std::borrow::Cow;
 
@@ -36,7 +37,7 @@ const OWN_WORDS: [(&str, &str); 4] = [
 /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields that
 /// exclude each other.
 pub fn read<'a>(bytes: &'a [u8], notes: &FieldNotes) -> Result<GenerateRequest<'a>, ApiError> {
-    let body: MessagesBody<'_> = body::parse_as(bytes)?;
+    let body = parse(bytes)?;
     settle(&body, Api::Messages, notes)?;
     if body.max_tokens.is_none() {
         return Err(ApiError::missing("max_tokens"));
@@ -53,9 +54,28 @@ pub fn read_count<'a>(
     bytes: &'a [u8],
     notes: &FieldNotes,
 ) -> Result<GenerateRequest<'a>, ApiError> {
-    let body: MessagesBody<'_> = body::parse_as(bytes)?;
+    let body = parse(bytes)?;
     settle(&body, Api::CountTokens, notes)?;
     check(body, notes)
+}
+
+/// The body as it comes. Calls have their arguments as objects here, whose numbers keep their digits.
+fn parse(bytes: &[u8]) -> Result<MessagesBody<'_>, ApiError> {
+    let mut body: MessagesBody<'_> = body::parse_as(bytes)?;
+    if let Some(messages) = &mut body.messages
+        && json::may_be_rounded(messages)
+        && let Ok(MessagesText { messages: Some(text) }) = serde_json::from_slice(bytes)
+    {
+        json::restore_numbers(messages, text.get());
+    }
+    Ok(body)
+}
+
+/// The text of the member that has calls.
+#[derive(serde::Deserialize)]
+struct MessagesText<'a> {
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
 }
 
 fn settle(body: &MessagesBody<'_>, api: Api, notes: &FieldNotes) -> Result<(), ApiError> {

@@ -36,6 +36,20 @@ fn messages(members: &str) -> Value {
 }
 
 #[test]
+fn integers_of_a_call_keep_their_digits() {
+    let messages = conversation(
+        r#","top_k":1,"messages":[{"role":"user","content":"-12"},{"role":"assistant","content":[
+        {"type":"tool_use","id":"i","name":"f","input":{"wei":340282366920938463463374607431768211456,
+        "low":-9223372036854775809,"n":1e20}}]}]"#,
+    )
+    .messages;
+    let calls = serde_json::to_string(&messages[1].extra[0].1).expect("JSON");
+    let expected =
+        r#"{"wei":340282366920938463463374607431768211456,"low":-9223372036854775809,"n":1e+20}"#;
+    assert!(calls.contains(expected), "{calls}");
+}
+
+#[test]
 fn a_conversation_with_tools_becomes_a_chat() {
     let found = messages(
         r#","system":[{"type":"text","text":"S","cache_control":{"type":"ephemeral"}}],"messages":[

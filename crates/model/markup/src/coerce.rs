@@ -120,7 +120,7 @@ impl ValueTypes {
         self.0 |= match value {
             Json::Null => Self::NULL,
             Json::Bool(_) => Self::BOOLEAN,
-            Json::Int(_) | Json::Uint(_) => Self::INTEGER,
+            Json::Int(_) | Json::Uint(_) | Json::LongInteger(_) => Self::INTEGER,
             Json::Float(_) => Self::NUMBER,
             Json::Str(_) => Self::STRING,
             Json::Array(_) => Self::ARRAY,

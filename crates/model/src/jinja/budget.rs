@@ -134,9 +134,11 @@ pub(super) fn check_nesting(value: &Value, holder: Holder, depth: usize) -> Resu
 ///
 /// Where its parts are too many to look at.
 pub(super) fn printed_bytes(value: &Value) -> Result<usize, Error> {
-    // A control character of one byte becomes `\u{7f}`; a number has at most 40 digits.
+    // A control character of one byte becomes `\u{7f}`; a number has at most 40 digits, or 309 in an
+    // object: JSON has none beyond the largest float.
     const ESCAPED_BYTES: usize = 6;
     const OTHER_BYTES: usize = 48;
+    const PLAIN_BYTES: usize = 320;
     if let Some(text) = value.as_str() {
         return Ok(text.len().saturating_mul(ESCAPED_BYTES).saturating_add(2));
     }
@@ -144,7 +146,7 @@ pub(super) fn printed_bytes(value: &Value) -> Result<usize, Error> {
         return Ok(OTHER_BYTES + value.as_bytes().map_or(0, |bytes| bytes.len() * ESCAPED_BYTES));
     }
     spend(LOOK_BYTES)?;
-    let mut sum = OTHER_BYTES;
+    let mut sum = if value.kind() == ValueKind::Plain { PLAIN_BYTES } else { OTHER_BYTES };
     let pairs = value.kind() == ValueKind::Map;
     if pairs || matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         for item in value.try_iter()? {
