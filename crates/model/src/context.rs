@@ -1,6 +1,7 @@
 //! A conversation as the values that its template reads.
 
-use crate::python;
+use crate::history::HistoryNeeds;
+use crate::python::{self, JsonStyle};
 use minijinja::value::Value;
 use stator_api::conversation::{Content, Conversation, Message, Role};
 use stator_api::json::Json;
@@ -8,14 +9,45 @@ use stator_api::partial_json;
 use std::borrow::Cow;
 
 /// Abilities of a template, found out when it is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TemplateDialect {
     /// It renders a list of text parts; otherwise the parts are joined by new lines.
     pub(crate) parts: bool,
     /// It knows the role `developer`; otherwise such messages are `system`'s.
     pub(crate) developer: bool,
-    /// Arguments of calls must be objects, also those that a model wrote as something else.
-    pub(crate) object_arguments: bool,
+    /// The form of a call's arguments.
+    pub(crate) arguments: ArgumentForm,
+    /// It renders no content as no text; otherwise such a message has an empty text.
+    pub(crate) no_content: NoContent,
+    /// Needs beyond the form of a single message.
+    pub(crate) history: HistoryNeeds,
+}
+
+/// The form in which a template takes the arguments of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ArgumentForm {
+    /// An object; a text that is none stays a text.
+    #[default]
+    Object,
+    /// An object, also in the place of what a model wrote as something else.
+    ObjectAlways,
+    /// The text, for templates that concatenate it.
+    Text,
+}
+
+/// Messages whose content a template takes as `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoContent {
+    /// A message with calls.
+    pub(crate) beside_calls: bool,
+    /// A message without any.
+    pub(crate) alone: bool,
+}
+
+impl Default for NoContent {
+    fn default() -> Self {
+        Self { beside_calls: true, alone: true }
+    }
 }
 
 /// The messages. `open` is added to the end of the last text of the last message.
@@ -88,7 +120,10 @@ fn message_value(message: &Message<'_>, dialect: TemplateDialect, open: Option<&
         Role::Developer if !dialect.developer => Role::System,
         role => role,
     };
-    let content = content(&message.content, dialect, open);
+    let content = match &message.content {
+        Content::Null if !takes_none(message, dialect.no_content) => Value::from(""),
+        content => content_value(content, dialect, open),
+    };
     let fixed = [("role", Value::from(role.as_str())), ("content", content)];
     let no_calls = |value: &Json<'_>| matches!(value, Json::Null) || is_empty(value);
     // Templates take another branch where there are calls, and look at the key alone.
@@ -111,7 +146,17 @@ fn message_value(message: &Message<'_>, dialect: TemplateDialect, open: Option<&
     Value::from_pairs(fixed.into_iter().chain(extra).chain(copied))
 }
 
-fn content(content: &Content<'_>, dialect: TemplateDialect, open: Option<&str>) -> Value {
+/// Whether the template takes this message's content as `none`, if there is no content.
+fn takes_none(message: &Message<'_>, no_content: NoContent) -> bool {
+    let is_call =
+        |(name, value): &(_, Json<'_>)| name == "tool_calls" && matches!(value, Json::Array(_));
+    match message.extra.iter().any(|member| is_call(member) && !is_empty(&member.1)) {
+        true => no_content.beside_calls,
+        false => no_content.alone,
+    }
+}
+
+fn content_value(content: &Content<'_>, dialect: TemplateDialect, open: Option<&str>) -> Value {
     let opened = |text: &str, open: Option<&str>| match open {
         Some(open) => Value::from(format!("{text}{open}")),
         None => Value::from(text),
@@ -145,8 +190,8 @@ pub(crate) fn has_broken_arguments(messages: &[Message<'_>]) -> bool {
     arguments.any(|text| !text.trim().is_empty() && !partial_json::is_object(text))
 }
 
-/// Tool calls with their arguments as objects: the API sends them as JSON in a string, templates
-/// expect what is in it. A string that is not an object stays a string, if the template takes that.
+/// Tool calls with their arguments in the template's form: the API sends them as JSON in a string,
+/// most templates expect what is in it.
 fn tool_calls(calls: &Json<'_>, dialect: TemplateDialect) -> Value {
     let Json::Array(calls) = calls else { return json(calls) };
     let call = |call: &Json<'_>| match call {
@@ -162,16 +207,45 @@ fn tool_calls(calls: &Json<'_>, dialect: TemplateDialect) -> Value {
 }
 
 fn function_value(members: &[(Cow<'_, str>, Json<'_>)], dialect: TemplateDialect) -> Value {
-    Value::from_pairs(members.iter().map(|(key, value)| {
-        let value = match (&**key, value) {
-            ("arguments", Json::Str(text)) => match Json::read(text) {
-                Ok(arguments @ Json::Object(_)) => json(&arguments),
-                _ if text.trim().is_empty() => json(&Json::Object(Vec::new())),
-                _ if dialect.object_arguments => json(&partial_json::arguments(text)),
-                _ => json(value),
-            },
-            _ => json(value),
-        };
-        (&**key, value)
+    let argument = match dialect.arguments {
+        ArgumentForm::Text => argument_text,
+        ArgumentForm::Object => argument_object,
+        ArgumentForm::ObjectAlways => argument_object_always,
+    };
+    Value::from_pairs(members.iter().map(|(key, value)| match &**key {
+        "arguments" => (&**key, argument(value)),
+        key => (key, json(value)),
     }))
+}
+
+/// Arguments as an object; a text that is no object stays a text.
+fn argument_object(value: &Json<'_>) -> Value {
+    match value {
+        Json::Str(text) => match Json::read(text) {
+            Ok(arguments @ Json::Object(_)) => json(&arguments),
+            _ if text.trim().is_empty() => json(&Json::Object(Vec::new())),
+            _ => json(value),
+        },
+        _ => json(value),
+    }
+}
+
+fn argument_object_always(value: &Json<'_>) -> Value {
+    match value {
+        Json::Str(text) => json(&partial_json::arguments(text)),
+        _ => json(value),
+    }
+}
+
+/// Arguments as the text that they came as; of an object, the text that `tojson` makes.
+fn argument_text(value: &Json<'_>) -> Value {
+    match value {
+        Json::Str(text) if text.trim().is_empty() => Value::from("{}"),
+        Json::Object(_) => {
+            let object = json(value);
+            // Without memory for the text there is none for the prompt either.
+            python::to_json(&object, &JsonStyle::default()).map_or(object, Value::from)
+        }
+        _ => json(value),
+    }
 }

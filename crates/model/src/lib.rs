@@ -11,6 +11,7 @@ mod effort;
 mod error;
 mod fast_bpe;
 mod files;
+mod history;
 mod jinja;
 pub mod markup;
 mod python;

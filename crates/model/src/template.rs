@@ -8,12 +8,16 @@
 
 pub use super::jinja::budget::{BUDGET_BYTES, BUDGET_PER_INPUT_BYTE};
 
-use super::context::{self, TemplateDialect};
+mod probes;
+
+use super::context::{self, ArgumentForm, TemplateDialect};
 use super::error::PromptError;
+use super::history;
 use super::jinja::{CompiledTemplate, TemplateException, budget, environment};
 use super::strftime::strftime;
 use minijinja::value::Value;
 use minijinja::{Environment, Error};
+use probes::{Probe, ProbeSetting, THINKING};
 use stator_api::conversation::{Content, Conversation, Message, Role};
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -26,10 +30,9 @@ const OPEN_TAG: &str = "\u{f8ff}open\u{f8ff} ";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    default: CompiledTemplate,
+    default: ProbedTemplate,
     /// The template for requests with tools, where there is a second one.
-    tool_use: Option<CompiledTemplate>,
-    dialect: TemplateDialect,
+    tool_use: Option<ProbedTemplate>,
     /// The variables that switch thoughts on and off.
     thinking: Vec<&'static str>,
     /// Only then is a clock needed.
@@ -38,9 +41,13 @@ pub struct ChatTemplate {
     special_tokens: Vec<(String, Value)>,
 }
 
-/// Names of the variable that switches thoughts on and off. Source: the templates of Qwen, GLM and
-/// Gemma; of DeepSeek, Kimi and Granite.
-const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
+/// A template, and what it can render.
+#[derive(Debug)]
+struct ProbedTemplate {
+    compiled: CompiledTemplate,
+    dialect: TemplateDialect,
+}
+
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
@@ -75,15 +82,22 @@ impl ChatTemplate {
         }
         let default =
             default.ok_or("there are several chat templates and none is named \"default\"")?;
-        let special_tokens =
+        let special_tokens: Vec<_> =
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
-        let dialect = TemplateDialect { parts: false, developer, object_arguments: false };
         let environment = environment();
-        let mut this =
-            Self { environment, default, tool_use, dialect, thinking, clock, special_tokens };
-        // Found by rendering a message, so the template must be compiled by now.
-        this.dialect.parts = this.renders_parts();
-        Ok(this)
+        let probed = |compiled: CompiledTemplate, tools| {
+            let probe = Probe {
+                environment: &environment,
+                template: &compiled,
+                special_tokens: &special_tokens,
+                tools,
+            };
+            let dialect = probe.dialect(developer);
+            ProbedTemplate { compiled, dialect }
+        };
+        let default = probed(default, false);
+        let tool_use = tool_use.map(|compiled| probed(compiled, true));
+        Ok(Self { environment, default, tool_use, thinking, clock, special_tokens })
     }
 
     /// Renders a conversation to the prompt's text. `now` is what `strftime_now` tells, in UTC.
@@ -96,22 +110,26 @@ impl ChatTemplate {
         conversation: &Conversation<'_>,
         now: SystemTime,
     ) -> Result<String, PromptError> {
+        let tool_use = self.tool_use.as_ref().filter(|_| conversation.tools.is_some());
+        let template = tool_use.unwrap_or(&self.default);
+        let messages = history::settle(&conversation.messages, template.dialect.history);
         let open = conversation.continue_final_message.then_some(OPEN_TAG);
-        let last = last_text(&conversation.messages);
+        let last = last_text(&messages);
         if open.is_some() && last.is_none() {
             return Err(PromptError::NothingToContinue);
         }
         let rendered = |dialect| {
             budget::for_input(context::size_bytes(conversation), || {
-                let messages = context::messages(&conversation.messages, dialect, open);
-                self.render_values(conversation, messages, now)
+                let messages = context::messages(&messages, dialect, open);
+                self.render_values(&template.compiled, conversation, messages, now)
             })
         };
-        let text = match rendered(self.dialect) {
+        let text = match rendered(template.dialect) {
             // The model wrote them, or its bound cut them: the conversation goes on all the same.
-            Err(_) if context::has_broken_arguments(&conversation.messages) => {
-                rendered(TemplateDialect { object_arguments: true, ..self.dialect })
-            }
+            Err(_) if context::has_broken_arguments(&messages) => rendered(TemplateDialect {
+                arguments: ArgumentForm::ObjectAlways,
+                ..template.dialect
+            }),
             rendered => rendered,
         };
         let text = text.map_err(|error| refusal(&error))?;
@@ -123,6 +141,7 @@ impl ChatTemplate {
 
     fn render_values(
         &self,
+        template: &CompiledTemplate,
         conversation: &Conversation<'_>,
         messages: Value,
         now: SystemTime,
@@ -131,8 +150,6 @@ impl ChatTemplate {
             .tools
             .as_ref()
             .map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
-        let tool_use = self.tool_use.as_ref().filter(|_| tools.is_some());
-        let template = tool_use.unwrap_or(&self.default);
         let mut values: Vec<(Cow<'_, str>, Value)> = Vec::with_capacity(16);
         values.extend(
             self.special_tokens.iter().map(|(name, token)| (Cow::Borrowed(&**name), token.clone())),
@@ -170,44 +187,18 @@ impl ChatTemplate {
         template.render(&self.environment, Value::from_pairs(values))
     }
 
-    /// Whether the template takes a list of text parts: it renders one, and the text is in the
-    /// result, and not as the printed list.
-    fn renders_parts(&self) -> bool {
-        const PROBE: &str = "probe-7f3a";
-        let content = Content::Parts(vec![PROBE.into()]);
-        let message = Message { role: Role::User, content, extra: Vec::new() };
-        let dialect = TemplateDialect { parts: true, ..self.dialect };
-        let rendered = self.probe(&[message], dialect, false);
-        rendered.is_some_and(|text| {
-            text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
-        })
-    }
-
     /// A prompt whose answer is to begin with thoughts, if the template renders it.
     pub(crate) fn prompt_for_thoughts(&self) -> Option<String> {
         let content = Content::Text("Hello".into());
-        self.probe(&[Message { role: Role::User, content, extra: Vec::new() }], self.dialect, true)
-    }
-
-    /// Text of these messages by the template, if it renders them; with `thinking` its switch is on.
-    fn probe(
-        &self,
-        messages: &[Message<'_>],
-        dialect: TemplateDialect,
-        thinking: bool,
-    ) -> Option<String> {
-        let messages = context::messages(messages, dialect, None);
-        let fixed = [
-            ("messages", messages),
-            ("tools", Value::from(())),
-            ("documents", Value::from(())),
-            ("add_generation_prompt", Value::from(true)),
-            ("strftime_now", Value::from_function(|_: &str| String::new())),
-        ];
-        let special = self.special_tokens.iter().map(|(name, token)| (&**name, token.clone()));
-        let switches = THINKING.iter().filter(|_| thinking).map(|name| (*name, Value::from(true)));
-        let values = Value::from_pairs(special.chain(fixed).chain(switches));
-        budget::for_input(0, || self.default.render(&self.environment, values)).ok()
+        let message = Message { role: Role::User, content, extra: Vec::new() };
+        let probe = Probe {
+            environment: &self.environment,
+            template: &self.default.compiled,
+            special_tokens: &self.special_tokens,
+            tools: false,
+        };
+        let setting = ProbeSetting { thinking: true, ..ProbeSetting::default() };
+        budget::for_input(0, || probe.render(&[message], self.default.dialect, setting))
     }
 }
 
