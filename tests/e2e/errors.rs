@@ -65,6 +65,41 @@ async fn errors_name_the_field_the_value_and_the_limit() {
 }
 
 #[tokio::test]
+async fn media_are_refused_by_type_and_place_in_every_api() {
+    let up = up(&["--engine=sim", "--workers=1"]).await;
+    let turns = |part: Value| json!([{"role": "user", "content": "a"}, {"role": "user", "content": [part]}]);
+    let image = turns(json!({"type": "image_url", "image_url": {"url": "http://a/1.png"}}));
+    let sound =
+        turns(json!({"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}));
+    let file = turns(json!({"type": "input_file", "file_data": "AA", "filename": "n"}));
+    let block = turns(json!({"type": "image", "source": {"type": "url", "url": "http://a/1.png"}}));
+    for (path, body, part, kind) in [
+        ("/v1/chat/completions", json!({"messages": image}), "messages[1].content[0]", "image_url"),
+        ("/tokenize", json!({"messages": sound}), "messages[1].content[0]", "input_audio"),
+        ("/v1/responses", json!({"input": file}), "input[1].content[0]", "input_file"),
+        (
+            "/v1/messages",
+            json!({"messages": block, "max_tokens": 1}),
+            "messages[1].content[0]",
+            "image",
+        ),
+    ] {
+        let mut body = body;
+        body["model"] = json!(MODEL);
+        let reply = up.client.post(path, &body).await;
+        assert_eq!(reply.status, 400, "{path}: {:?}", reply.body);
+        let error = &reply.json()["error"];
+        let expected = format!("{part} is a part of type {kind:?}, which is not supported here");
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.starts_with(&expected), "{path}: {error}");
+        // Errors of Messages have no such member.
+        if path != "/v1/messages" {
+            assert_eq!(error["param"], part, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_misspelt_field_is_refused_or_named_as_the_operator_wants_it() {
     let mut body = chat("Hello", 1);
     body["temprature"] = json!(0);

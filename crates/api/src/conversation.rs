@@ -1,6 +1,7 @@
 //! A conversation as a model's chat template reads it, whichever API it came by.
 
 use crate::json::Json;
+use crate::media::MediaPart;
 use std::borrow::Cow;
 
 /// The messages of a chat and all else that a template reads; texts borrow from the body where they
@@ -66,8 +67,66 @@ pub enum Content<'a> {
     Null,
     /// One text.
     Text(Cow<'a, str>),
-    /// The texts of a list of parts.
-    Parts(Vec<Cow<'a, str>>),
+    /// A list of parts.
+    Parts(Vec<ContentPart<'a>>),
+}
+
+/// A part of a message's content.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ContentPart<'a> {
+    /// A text.
+    Text(Cow<'a, str>),
+    /// An image, a sound, a video or a file.
+    Media(MediaPart<'a>),
+}
+
+impl<'a> Conversation<'a> {
+    /// The media of all messages, in their order.
+    pub fn media(&self) -> impl Iterator<Item = &MediaPart<'a>> {
+        self.messages.iter().flat_map(|message| message.content.media())
+    }
+}
+
+impl<'a> Content<'a> {
+    /// The content of these parts: one text is no list.
+    pub(crate) fn of_parts(mut parts: Vec<ContentPart<'a>>) -> Self {
+        match parts.pop() {
+            Some(ContentPart::Text(text)) if parts.is_empty() => Self::Text(text),
+            last => {
+                parts.extend(last);
+                Self::Parts(parts)
+            }
+        }
+    }
+
+    /// The texts, in their order.
+    pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
+        let (text, parts) = match self {
+            Self::Null => (None, &[][..]),
+            Self::Text(text) => (Some(&**text), &[][..]),
+            Self::Parts(parts) => (None, &parts[..]),
+        };
+        let of_parts = parts.iter().filter_map(|part| match part {
+            ContentPart::Text(text) => Some(&**text),
+            ContentPart::Media(_) => None,
+        });
+        text.into_iter().chain(of_parts)
+    }
+
+    /// The media, in their order.
+    pub fn media(&self) -> impl Iterator<Item = &MediaPart<'a>> {
+        let parts = if let Self::Parts(parts) = self { &parts[..] } else { &[] };
+        parts.iter().filter_map(|part| match part {
+            ContentPart::Text(_) => None,
+            ContentPart::Media(medium) => Some(medium),
+        })
+    }
+}
+
+impl<'a, T: Into<Cow<'a, str>>> From<T> for ContentPart<'a> {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
 }
 
 /// One message; `extra` holds all other members in the client's order, for the template.
@@ -85,19 +144,18 @@ pub struct Message<'a> {
 /// Parts of an assistant's turn, which become one message.
 #[derive(Default)]
 pub(crate) struct AssistantTurn<'a> {
-    pub(crate) texts: Vec<Cow<'a, str>>,
+    pub(crate) parts: Vec<ContentPart<'a>>,
     pub(crate) thoughts: String,
     /// Calls of tools in OpenAI's form.
     pub(crate) calls: Vec<Json<'a>>,
 }
 
 impl<'a> From<AssistantTurn<'a>> for Message<'a> {
-    fn from(AssistantTurn { mut texts, thoughts, calls }: AssistantTurn<'a>) -> Self {
-        let content = match texts.len() {
-            0 if !calls.is_empty() => Content::Null,
-            0 => Content::Text("".into()),
-            1 => Content::Text(texts.remove(0)),
-            _ => Content::Parts(texts),
+    fn from(AssistantTurn { parts, thoughts, calls }: AssistantTurn<'a>) -> Self {
+        let content = match parts.is_empty() {
+            true if !calls.is_empty() => Content::Null,
+            true => Content::Text("".into()),
+            false => Content::of_parts(parts),
         };
         let mut extra = Vec::new();
         if !thoughts.is_empty() {

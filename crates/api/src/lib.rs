@@ -20,6 +20,7 @@ mod field_pages;
 pub mod field_rules;
 pub mod json;
 pub mod kserve;
+pub mod media;
 pub mod object;
 pub mod openai;
 pub mod partial_json;

@@ -3,7 +3,7 @@
 use crate::history::HistoryNeeds;
 use crate::python::{self, JsonStyle};
 use minijinja::value::Value;
-use stator_api::conversation::{Content, Conversation, Message, Role};
+use stator_api::conversation::{Content, ContentPart, Conversation, Message, Role};
 use stator_api::json::Json;
 use stator_api::partial_json;
 use std::borrow::Cow;
@@ -88,7 +88,7 @@ pub(crate) fn size_bytes(conversation: &Conversation<'_>) -> usize {
         let content = match &message.content {
             Content::Null => 0,
             Content::Text(text) => text.len(),
-            Content::Parts(parts) => parts.iter().map(|text| VALUE_BYTES + text.len()).sum(),
+            content => content.texts().map(|text| VALUE_BYTES + text.len()).sum(),
         };
         VALUE_BYTES + content + pairs_bytes(&message.extra)
     };
@@ -166,13 +166,17 @@ fn content_value(content: &Content<'_>, dialect: TemplateDialect, open: Option<&
         Content::Text(text) => opened(text, open),
         Content::Parts(parts) if dialect.parts => {
             let last = parts.len().wrapping_sub(1);
-            let part = |(at, text): (usize, &Cow<'_, str>)| {
-                let text = opened(text, open.filter(|_| at == last));
-                Value::from_pairs([("type", Value::from("text")), ("text", text)])
+            let part = |(at, part): (usize, &ContentPart<'_>)| match part {
+                ContentPart::Text(text) => {
+                    let text = opened(text, open.filter(|_| at == last));
+                    Some(Value::from_pairs([("type", Value::from("text")), ("text", text)]))
+                }
+                // Refused before the conversation is rendered.
+                ContentPart::Media(_) => None,
             };
-            Value::from(parts.iter().enumerate().map(part).collect::<Vec<_>>())
+            Value::from(parts.iter().enumerate().filter_map(part).collect::<Vec<_>>())
         }
-        Content::Parts(parts) => opened(&parts.join("\n"), open),
+        content => opened(&content.texts().collect::<Vec<_>>().join("\n"), open),
     }
 }
 

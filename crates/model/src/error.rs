@@ -12,6 +12,16 @@ pub enum PromptError {
     /// The template refuses the conversation or fails on it.
     #[error("{0}")]
     Template(String),
+    /// A part of the conversation is no text.
+    #[error(
+        "{path} is a part of type {part_type:?}, which is not supported here: the model reads text alone"
+    )]
+    Media {
+        /// The part's place in the request.
+        path: String,
+        /// The part's type, in the words of its API.
+        part_type: &'static str,
+    },
     /// The last message has no text that an answer could continue.
     #[error("continue_final_message needs a last message with text")]
     NothingToContinue,

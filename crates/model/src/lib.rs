@@ -33,6 +33,7 @@ pub use tokenizer::Tokenizer;
 
 use bytes::Bytes;
 use stator_api::Conversation;
+use stator_api::media::MediaPart;
 use stator_markup::ThoughtRoom;
 use stator_markup::families::ModelTraits;
 use stator_protos::sampling::OpenSampling;
@@ -210,7 +211,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`PromptError`] where the model has no template or its template refuses the conversation.
+    /// [`PromptError`] where the model has no template, the conversation has parts that are no text, or
+    /// the template refuses it.
     pub fn render_chat(
         &self,
         conversation: &Conversation<'_>,
@@ -219,6 +221,9 @@ impl Model {
         let Some(template) = &self.template else {
             return Err(PromptError::NoTemplate { model: self.name.clone() });
         };
+        if let Some(MediaPart { path, part_type, .. }) = conversation.media().next() {
+            return Err(PromptError::Media { path: path.clone(), part_type });
+        }
         let efforts = self.markup.reasoning().map_or(&[][..], |family| family.efforts);
         match effort::known(conversation, efforts)? {
             Some(conversation) => template.render(&conversation, now),

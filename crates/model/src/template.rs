@@ -227,11 +227,7 @@ fn replace_generation_tags(source: &str) -> Cow<'_, str> {
 }
 
 fn last_text<'a>(messages: &'a [Message<'_>]) -> Option<&'a str> {
-    match &messages.last()?.content {
-        Content::Text(text) => Some(text),
-        Content::Parts(parts) => parts.last().map(|text| &**text),
-        Content::Null => None,
-    }
+    messages.last()?.content.texts().next_back()
 }
 
 /// Cuts the prompt where the last message's text ends.

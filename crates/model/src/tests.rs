@@ -49,6 +49,23 @@ fn a_model_without_a_template_refuses_chats() {
 }
 
 #[test]
+fn media_are_refused_where_a_conversation_becomes_tokens() {
+    let files = [("tokenizer_config.json", json!({"chat_template": "{{ messages[0].content }}"}))];
+    let model = load(&files).unwrap();
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":[
+        {"type":"text","text":"b"},{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
+    let request = chat::read(body.as_bytes()).unwrap();
+    let error = model.encode_chat(request.input.conversation().unwrap(), UNIX_EPOCH).unwrap_err();
+    let path = "messages[1].content[1]".into();
+    assert_eq!(error, PromptError::Media { path, part_type: "image_url" });
+    assert_eq!(
+        error.to_string(),
+        "messages[1].content[1] is a part of type \"image_url\", which is not supported here: the \
+         model reads text alone"
+    );
+}
+
+#[test]
 fn end_tokens_are_collected_from_all_files() {
     let model = load(&[
         ("generation_config.json", json!({"eos_token_id": [9, 3], "temperature": 0.5})),

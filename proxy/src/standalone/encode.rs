@@ -31,6 +31,7 @@ fn refusal(param: &str, error: &PromptError) -> ApiError {
     let message = error.to_string();
     match error {
         PromptError::NoTemplate { .. } => ApiError::invalid("model", message),
+        PromptError::Media { path, .. } => ApiError::unsupported(path, message),
         PromptError::Template(_) => ApiError::invalid("messages", message),
         PromptError::Effort { .. } => ApiError::invalid("reasoning_effort", message),
         PromptError::NothingToContinue => ApiError::impossible("continue_final_message", message),

@@ -1,9 +1,10 @@
 //! Content blocks of the Messages API, as messages of a chat.
 
 use super::tools::MessageTools;
-use crate::conversation::{AssistantTurn, Content, Message, Role};
+use crate::conversation::{AssistantTurn, Content, ContentPart, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::Json;
+use crate::media;
 use crate::openai::ApiError;
 use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
@@ -46,12 +47,12 @@ pub(super) fn push_turns<'a>(
             }
         };
         match (role, content) {
-            (_, Json::Str(text)) => push_text(messages, role, text),
+            (_, Json::Str(text)) => push_part(messages, role, text.into()),
             (Role::User, Json::Array(items)) => push_user(items, content_path, tools, messages)?,
             (Role::Assistant, Json::Array(items)) => push_assistant(items, content_path, messages)?,
             (_, Json::Array(items)) => {
                 let texts = texts(items, content_path)?;
-                texts.into_iter().for_each(|text| push_text(messages, role, text));
+                texts.into_iter().for_each(|text| push_part(messages, role, text.into()));
             }
             (_, other) => {
                 return Err(content_path.mistyped("a string or a list of blocks", &other));
@@ -84,7 +85,7 @@ pub(super) fn texts<'a>(
     Ok(texts)
 }
 
-/// Appends a turn of the user: texts, and results of tools.
+/// Appends a turn of the user: texts, media, and results of tools.
 fn push_user<'a>(
     items: Vec<Json<'a>>,
     path: JsonPath<'_>,
@@ -95,9 +96,12 @@ fn push_user<'a>(
         let path = JsonPath::Item(&path, at);
         let mut block = Members::of(item, path)?;
         match &*block.required_text("type")? {
-            "text" => push_text(messages, Role::User, text(&mut block)?),
+            "text" => push_part(messages, Role::User, text(&mut block)?.into()),
             "tool_result" => messages.push(tool_result(&mut block, tools)?),
-            kind => return Err(unsupported(&path, kind)),
+            kind => match media::of_block(kind, &mut block)? {
+                Some(medium) => push_part(messages, Role::User, ContentPart::Media(medium)),
+                None => return Err(unsupported(&path, kind)),
+            },
         }
         block.refuse_rest()?;
     }
@@ -115,7 +119,7 @@ fn push_assistant<'a>(
         let path = JsonPath::Item(&path, at);
         let mut block = Members::of(item, path)?;
         match &*block.required_text("type")? {
-            "text" => turn.texts.push(text(&mut block)?),
+            "text" => turn.parts.push(text(&mut block)?.into()),
             "thinking" => {
                 turn.thoughts.push_str(&block.required_text("thinking")?);
                 // It proves to Anthropic that the thoughts are the model's own; a template takes
@@ -182,45 +186,51 @@ fn tool_result<'a>(
     let content = match block.take("content") {
         None => Content::Text("".into()),
         Some(Json::Str(text)) => Content::Text(text),
-        Some(Json::Array(items)) => Content::Parts(result_texts(items, path, tools)?),
+        Some(Json::Array(items)) => Content::Parts(result_parts(items, path, tools)?),
         Some(other) => return Err(path.mistyped("a string or a list of blocks", &other)),
     };
     let extra = vec![("tool_call_id".into(), Json::Str(id))];
     Ok(Message { role: Role::Tool, content, extra })
 }
 
-/// The texts of a result's blocks, which may refer to tools that a search found.
-fn result_texts<'a>(
+/// The parts of a result's blocks, which may refer to tools that a search found.
+fn result_parts<'a>(
     items: Vec<Json<'a>>,
     path: JsonPath<'_>,
     tools: &MessageTools<'a>,
-) -> Result<Vec<Cow<'a, str>>, ApiError> {
-    let mut texts = Vec::with_capacity(items.len());
+) -> Result<Vec<ContentPart<'a>>, ApiError> {
+    let mut parts = Vec::with_capacity(items.len());
     for (at, item) in items.into_iter().enumerate() {
         let path = JsonPath::Item(&path, at);
         let mut block = Members::of(item, path)?;
-        texts.push(match &*block.required_text("type")? {
-            "text" => text(&mut block)?,
-            "tool_reference" => tools.reference(block.required_text("tool_name")?),
-            kind => return Err(unsupported(&path, kind)),
+        parts.push(match &*block.required_text("type")? {
+            "text" => text(&mut block)?.into(),
+            "tool_reference" => tools.reference(block.required_text("tool_name")?).into(),
+            kind => match media::of_block(kind, &mut block)? {
+                Some(medium) => ContentPart::Media(medium),
+                None => return Err(unsupported(&path, kind)),
+            },
         });
         block.refuse_rest()?;
     }
-    Ok(texts)
+    Ok(parts)
 }
 
-/// Appends a text, to the last message where that has the same speaker and is text alone.
-fn push_text<'a>(messages: &mut Vec<Message<'a>>, role: Role, text: Cow<'a, str>) {
+/// Appends a part, to the last message where that has the same speaker and nothing but content.
+fn push_part<'a>(messages: &mut Vec<Message<'a>>, role: Role, part: ContentPart<'a>) {
     match messages.last_mut() {
         Some(last) if last.role == role && last.extra.is_empty() => match &mut last.content {
-            Content::Parts(parts) => parts.push(text),
+            Content::Parts(parts) => parts.push(part),
             Content::Text(first) => {
                 let first = std::mem::take(first);
-                last.content = Content::Parts(vec![first, text]);
+                last.content = Content::Parts(vec![first.into(), part]);
             }
-            Content::Null => last.content = Content::Text(text),
+            Content::Null => last.content = Content::of_parts(vec![part]),
         },
-        _ => messages.push(Message { role, content: Content::Text(text), extra: Vec::new() }),
+        _ => {
+            let content = Content::of_parts(vec![part]);
+            messages.push(Message { role, content, extra: Vec::new() });
+        }
     }
 }
 

@@ -197,8 +197,7 @@ fn system_message<'a>(
     texts.retain(|text| !text.is_empty());
     let content = match texts.len() {
         0 => return Ok(None),
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
+        _ => Content::of_parts(texts.into_iter().map(Into::into).collect()),
     };
     Ok(Some(Message { role: Role::System, content, extra: Vec::new() }))
 }

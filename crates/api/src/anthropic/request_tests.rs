@@ -22,7 +22,7 @@ fn messages(members: &str) -> Value {
     let content = |content: &Content<'_>| match content {
         Content::Null => Value::Null,
         Content::Text(text) => json!(text),
-        Content::Parts(parts) => json!(parts),
+        parts => parts.texts().collect(),
     };
     let message = |message: &Message<'_>| {
         let mut value =
@@ -219,9 +219,9 @@ fn a_fault_is_named_in_the_words_of_the_api() {
             "must be an object, not a list",
         ),
         (
-            r#","messages":[{"role":"user","content":[{"type":"image","source":{}}]}]"#,
+            r#","messages":[{"role":"user","content":[{"type":"search_result","source":"x"}]}]"#,
             "messages[0].content[0]",
-            "a block of type \"image\", which is not supported here",
+            "a block of type \"search_result\", which is not supported here",
         ),
         (
             r#","messages":[{"role":"user","content":[{"type":"text","txet":"a"}]}]"#,

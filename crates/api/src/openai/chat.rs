@@ -5,10 +5,11 @@ use super::error::ApiError;
 use super::fields::FlagOrCount;
 use super::options::{self, integer};
 use super::tools;
-use crate::conversation::{Conversation, Role};
+use crate::conversation::{Conversation, Message, Role};
 use crate::custom_tools;
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
+use crate::media::{MEDIA_MAX, MediaPart};
 use crate::request::{GenerateRequest, Input};
 use crate::thoughts;
 use crate::tools::{ToolChoice, ToolUse};
@@ -67,8 +68,10 @@ pub(crate) fn check(mut body: Body<'_>) -> Result<GenerateRequest<'_>, ApiError>
     let model = options::model(&mut body)?.0;
     let tools::ChatTools { definitions, tool_use } = tools::read(&mut body)?;
     let conversation = conversation(&mut body, definitions, tool_use.as_ref())?;
-    // Tokens stand for the messages, which then need not be rendered and encoded.
-    let (input, prompt_field) = match body.take_token_data() {
+    // Tokens stand for the messages, which then need not be rendered and encoded. They have no place
+    // for media, which a model of text refuses.
+    let has_media = conversation.media().next().is_some();
+    let (input, prompt_field) = match body.take_token_data().filter(|_| !has_media) {
         Some(ids) => (Input::tokens(ids), TOKEN_DATA),
         None => (Input::Conversation(conversation), "prompt"),
     };
@@ -86,6 +89,7 @@ fn conversation<'a>(
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages must have at least one message"));
     }
+    check_media(&messages)?;
     for (at, message) in messages.iter_mut().enumerate() {
         custom_tools::settle_calls(message, &format!("messages[{at}]"))?;
     }
@@ -115,6 +119,17 @@ fn conversation<'a>(
         continue_final_message,
         add_special_tokens: body.add_special_tokens.unwrap_or(false),
     })
+}
+
+fn check_media(messages: &[Message<'_>]) -> Result<(), ApiError> {
+    let mut media = messages.iter().flat_map(|message| message.content.media());
+    match media.nth(MEDIA_MAX) {
+        None => Ok(()),
+        Some(MediaPart { path, .. }) => {
+            let fault = "is one image, sound, video or file too many";
+            Err(ApiError::invalid(path, format!("{path} {fault}, the limit is {MEDIA_MAX}")))
+        }
+    }
 }
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {

@@ -200,8 +200,8 @@ fn faults_name_the_place() {
         Some("messages[1].content"),
         "text parts",
     );
-    let image = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#;
-    check_body(&message(image), Some("messages[1].content[0]"), "image_url");
+    let scent = r#"{"role":"user","content":[{"type":"scent","scent":{"url":"x"}}]}"#;
+    check_body(&message(scent), Some("messages[1].content[0]"), "scent");
     check_body(
         &format!("{{\"model\":\"m\",\"tools\":{}", "[".repeat(1000)),
         None,

@@ -2,9 +2,10 @@
 
 use super::nested::{self, MESSAGE, PART};
 use crate::cache_control::{self, CACHE_CONTROL};
-use crate::conversation::{Content, Message, Role};
+use crate::conversation::{Content, ContentPart, Message, Role};
 use crate::field_notes::FieldNotes;
 use crate::json::{Json, Text};
+use crate::media;
 use crate::object::{MemberWeight, NAME_MAX_BYTES, client_object};
 use crate::openai::ApiError;
 use crate::tree::JsonPath;
@@ -215,10 +216,14 @@ impl<'de> Visitor<'de> for ContentReader<'_, 'de> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content<'de>, A::Error> {
         let Self { message, asides } = self;
         let mut parts = Vec::new();
-        while let Some(Part { text, members }) = items.next_element()? {
-            let part = Some(parts.len());
-            asides.extend(members.into_iter().map(|member| Aside { message, part, member }));
-            parts.push(text);
+        while let Some(Part { mut content, members }) = items.next_element()? {
+            let part = parts.len();
+            let aside = |member| Aside { message, part: Some(part), member };
+            asides.extend(members.into_iter().map(aside));
+            if let ContentPart::Media(medium) = &mut content {
+                medium.path = format!("messages[{message}].content[{part}]");
+            }
+            parts.push(content);
         }
         Ok(Content::Parts(parts))
     }
@@ -231,12 +236,17 @@ client_object! {
         text: Option<Text<'a>>,
         refusal: Option<Text<'a>>,
         cache_control: Option<Json<'a>>,
+        image_url: Option<Json<'a>>,
+        input_audio: Option<Json<'a>>,
+        audio_url: Option<Json<'a>>,
+        video_url: Option<Json<'a>>,
+        file: Option<Json<'a>>,
     }
 }
 
 /// One part of a message's content.
 struct Part<'a> {
-    text: Cow<'a, str>,
+    content: ContentPart<'a>,
     /// Members that no template reads.
     members: Vec<AsideMember<'a>>,
 }
@@ -248,16 +258,30 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
         let strangers = raw.strangers.iter().filter(|(_, weight)| *weight != MemberWeight::Null);
         let strangers = strangers.map(|(name, weight)| AsideMember::stranger(name, weight));
         let wish = raw.cache_control.map(AsideMember::CacheControl);
-        let members = wish.into_iter().chain(strangers).collect();
-        match (&*kind, raw.text, raw.refusal) {
-            ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => {
-                Ok(Part { text, members })
+        let mut members: Vec<_> = wish.into_iter().chain(strangers).collect();
+        let holders = [raw.image_url, raw.input_audio, raw.audio_url, raw.video_url, raw.file];
+        let mut own = None;
+        for ((name, _), holder) in media::CHAT_TYPES.into_iter().zip(holders) {
+            match holder {
+                holder if name == &*kind => own = holder,
+                None | Some(Json::Null) => {}
+                // A medium in a part of another type is none.
+                Some(_) => members.push(AsideMember::stranger(name, MemberWeight::Full)),
             }
-            ("text", None, _) => Err(D::Error::missing_field("text")),
-            ("refusal", _, None) => Err(D::Error::missing_field("refusal")),
-            (kind, ..) => Err(D::Error::custom(format_args!(
-                "content parts of type `{kind:.40}` are not supported, only text"
-            ))),
         }
+        let content = match (&*kind, raw.text, raw.refusal) {
+            ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => text.into(),
+            ("text", None, _) => return Err(D::Error::missing_field("text")),
+            ("refusal", _, None) => return Err(D::Error::missing_field("refusal")),
+            (kind, ..) => match media::of_chat(kind, own) {
+                Some(medium) => ContentPart::Media(medium.map_err(D::Error::custom)?),
+                None => {
+                    return Err(D::Error::custom(format_args!(
+                        "content parts of type `{kind:.40}` are not known"
+                    )));
+                }
+            },
+        };
+        Ok(Part { content, members })
     }
 }

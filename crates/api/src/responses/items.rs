@@ -2,9 +2,10 @@
 
 use super::call_form::joined;
 use super::seal::ThoughtSeal;
-use crate::conversation::{AssistantTurn, Content, Message, Role};
+use crate::conversation::{AssistantTurn, Content, ContentPart, Message, Role};
 use crate::custom_tools::arguments_of;
 use crate::json::Json;
+use crate::media;
 use crate::openai::ApiError;
 use crate::tree::{JsonPath, Members, object};
 use std::borrow::Cow;
@@ -79,10 +80,10 @@ impl<'a, 'p> ItemReader<'a, 'p> {
             self.messages.push(message(role, content));
             return Ok(());
         }
-        let texts = &mut self.turn.get_or_insert_default().texts;
+        let parts = &mut self.turn.get_or_insert_default().parts;
         match content {
-            Content::Text(text) => texts.push(text),
-            Content::Parts(parts) => texts.extend(parts),
+            Content::Text(text) => parts.push(text.into()),
+            Content::Parts(own) => parts.extend(own),
             Content::Null => {}
         }
         Ok(())
@@ -190,7 +191,7 @@ fn message<'a>(role: Role, content: Content<'a>) -> Message<'a> {
     Message { role, content, extra: Vec::new() }
 }
 
-/// A text, or the texts of a list of parts.
+/// A text, or a list of parts.
 fn read_content<'a>(content: Json<'a>, path: JsonPath<'_>) -> Result<Content<'a>, ApiError> {
     let parts = match content {
         Json::Str(text) => return Ok(Content::Text(text)),
@@ -198,27 +199,33 @@ fn read_content<'a>(content: Json<'a>, path: JsonPath<'_>) -> Result<Content<'a>
         other => return Err(path.mistyped("a string or a list of parts", &other)),
     };
     let parts = parts.into_iter().enumerate();
-    let mut texts: Vec<_> = parts
-        .map(|(at, part)| part_text(part, JsonPath::Item(&path, at)))
-        .collect::<Result<_, _>>()?;
-    Ok(match texts.len() {
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
-    })
+    let parts = parts.map(|(at, part)| read_part(part, JsonPath::Item(&path, at)));
+    Ok(Content::of_parts(parts.collect::<Result<_, _>>()?))
 }
 
 fn part_text<'a>(part: Json<'a>, path: JsonPath<'_>) -> Result<Cow<'a, str>, ApiError> {
+    match read_part(part, path)? {
+        ContentPart::Text(text) => Ok(text),
+        ContentPart::Media(medium) => Err(unsupported(&path, medium.part_type)),
+    }
+}
+
+fn unsupported(path: &JsonPath<'_>, kind: &str) -> ApiError {
+    let kind: String = kind.chars().take(40).collect();
+    path.unsupported(format!("is a part of type {kind:?}, which is not supported here"))
+}
+
+fn read_part<'a>(part: Json<'a>, path: JsonPath<'_>) -> Result<ContentPart<'a>, ApiError> {
     let mut part = Members::of(part, path)?;
-    let text = match &*part.required_text("type")? {
+    let content = match &*part.required_text("type")? {
         "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
-            part.required_text("text")?
+            part.required_text("text")?.into()
         }
-        "refusal" => part.required_text("refusal")?,
-        kind => {
-            let kind: String = kind.chars().take(40).collect();
-            let fault = format!("is a part of type {kind:?}, which is not supported here");
-            return Err(path.unsupported(fault));
-        }
+        "refusal" => part.required_text("refusal")?.into(),
+        kind => match media::of_item(kind, &mut part)? {
+            Some(medium) => ContentPart::Media(medium),
+            None => return Err(unsupported(&path, kind)),
+        },
     };
     // An answer's own parts come back with these.
     part.take("annotations");
@@ -226,5 +233,5 @@ fn part_text<'a>(part: Json<'a>, path: JsonPath<'_>) -> Result<Cow<'a, str>, Api
     // Prefixes are cached without being asked.
     part.ignore("prompt_cache_breakpoint");
     part.refuse_rest()?;
-    Ok(text)
+    Ok(content)
 }

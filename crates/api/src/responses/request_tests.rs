@@ -25,7 +25,7 @@ fn messages(checked: &CheckedResponse<'_>) -> Value {
         let content = match &message.content {
             Content::Null => Value::Null,
             Content::Text(text) => json!(text),
-            Content::Parts(parts) => json!(parts),
+            parts => parts.texts().collect(),
         };
         let mut value = json!({"role": message.role.as_str(), "content": content});
         for (name, member) in &message.extra {
@@ -111,9 +111,9 @@ fn a_fault_is_named_in_the_words_of_the_api() {
         (r#","input":7"#, "input", "must be a string or a list of items"),
         (r#","input":[{"type":"compaction","id":"x"}]"#, "input[0]", "compaction"),
         (
-            r#","input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]"#,
+            r#","input":[{"role":"user","content":[{"type":"computer_screenshot"}]}]"#,
             "input[0].content[0]",
-            "a part of type \"input_image\"",
+            "a part of type \"computer_screenshot\"",
         ),
         (r#","input":"a","max_output_tokens":0"#, "max_output_tokens", "max_output_tokens is 0"),
         (

@@ -99,9 +99,5 @@ fn joined(first: &Content<'_>, second: &Content<'_>) -> Content<'static> {
 }
 
 fn text(content: &Content<'_>) -> String {
-    match content {
-        Content::Null => String::new(),
-        Content::Text(text) => text.clone().into_owned(),
-        Content::Parts(parts) => parts.join("\n"),
-    }
+    content.texts().collect::<Vec<_>>().join("\n")
 }
