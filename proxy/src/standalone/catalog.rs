@@ -3,6 +3,7 @@
 use super::Pool;
 use super::glance::ModelGlance;
 use super::listing;
+use super::markup_args::MarkupChoices;
 use super::metrics::FleetGauges;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -66,8 +67,8 @@ impl Known {
 /// All models by name. Reading takes no lock.
 #[derive(Default)]
 pub(crate) struct Catalog {
-    /// Families of markup that the operator chose for all models.
-    markup: MarkupChoice,
+    /// Families of markup that the operator chose.
+    markup: MarkupChoices,
     models: ArcSwap<BTreeMap<String, Known>>,
     /// Whether a model that is not here is nowhere: the fleet was looked at, and has had a model.
     complete: AtomicBool,
@@ -78,7 +79,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Catalog {
     /// An empty catalog, whose models' answers are read with these families.
-    pub(crate) fn new(markup: MarkupChoice) -> Self {
+    pub(crate) fn new(markup: MarkupChoices) -> Self {
         Self { markup, ..Self::default() }
     }
 
@@ -222,7 +223,7 @@ impl Catalog {
             match event {
                 FleetEvent::ModelUp { pool, files } => {
                     let name = pool.record().name.clone();
-                    if let Some(kind) = load(&name, pool, files, self.markup).await {
+                    if let Some(kind) = load(&name, pool, files, self.markup.of(&name)).await {
                         self.insert(&name, kind);
                         loaded.push(name);
                     }

@@ -1,6 +1,7 @@
 //! Settings of the proxy.
 
 use super::absence::Absence;
+use super::markup_args::MarkupChoices;
 use super::responses::StoreLimits;
 use super::routing::RouterArgs;
 use crate::api_args::ResponsesPlace;
@@ -14,7 +15,6 @@ use crate::upstream::passage::{Passage, PassageArgs};
 use clap::Args;
 use stator_api::UnknownFields;
 use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};
-use stator_model::MarkupChoice;
 use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
@@ -86,7 +86,7 @@ pub struct ProxySettings {
     pub(crate) migration_limit: u32,
     pub(crate) absence: Absence,
     /// Families of markup that answers are read with.
-    pub(crate) markup: MarkupChoice,
+    pub(crate) markup: MarkupChoices,
     pub(crate) priority_max: i32,
     /// Whether requests may name their workers.
     pub(crate) pins: bool,
@@ -131,7 +131,7 @@ impl ProxySettings {
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
-        let markup = markup.choice(&mut faults);
+        let markup = markup.choices(&mut faults);
         let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
         if tls.is_some() && http.api.kserve_grpc_port.is_some() {
             faults.push(

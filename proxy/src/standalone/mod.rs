@@ -91,7 +91,7 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, catalog) =
-        (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup)));
+        (registry.register(Metrics::register), Arc::new(Catalog::new(settings.markup.clone())));
     let store = response_store(&settings).await?;
     let (counted, kept) = (catalog.clone(), store.clone());
     let gauges = move || FleetGauges { kept: kept.usage(), ..counted.gauges() };
