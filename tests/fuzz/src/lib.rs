@@ -24,6 +24,7 @@ mod forms;
 mod grammars;
 mod grpc_calls;
 mod hand_over;
+mod histories;
 mod http_answers;
 mod kube_answers;
 mod kv_direct;
@@ -83,10 +84,11 @@ macro_rules! targets {
 targets! {
     allow_list arguments body_edit body_scan connector_messages custom_tools dates discovery_records endpoints_file
     engine_answers engine_reports etcd_answers event_streams ext_proc_bytes ext_proc_messages forms grammars
-    grpc_calls hand_over http_answers kube_answers kv_direct kv_disk kv_events kv_holders kv_objects kv_tickets
-    kv_transfer kv_translate load_reports markup metrics_page model_files packed_answers packed_bodies parsers
-    peer_frames picker_config pooled_answers prompt_bytes prompt_pins queries rates requests responses sidecar_bodies
-    sidecar_chunks steering stored_responses templates thought_seal traces trtllm_events zmtp_frames zmtp_greeting
+    grpc_calls hand_over histories http_answers kube_answers kv_direct kv_disk kv_events kv_holders kv_objects
+    kv_tickets kv_transfer kv_translate load_reports markup metrics_page model_files packed_answers packed_bodies
+    parsers peer_frames picker_config pooled_answers prompt_bytes prompt_pins queries rates requests responses
+    sidecar_bodies sidecar_chunks steering stored_responses templates thought_seal traces trtllm_events zmtp_frames
+    zmtp_greeting
 }
 
 /// Splits an input at its first zero byte, which no text has: the text, and what steers the test.
