@@ -32,8 +32,10 @@ WARM_UP = 6
 class Fleet:
     """Two agents that lend to each other, and a proxy whose clients choose the worker."""
 
-    def __init__(self, stator, home):
+    def __init__(self):
         self.workers, self.processes = [], []
+
+    def start(self, stator, home):
         for name in ("holder", "reader"):
             args = ["--listen=127.0.0.1:0", "--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0",
                     f"--discovery-dir={home}", f"--agent-id={name}", "--model-name=tiny", "--workers=1",
@@ -47,6 +49,17 @@ class Fleet:
         args = [f"--discovery-dir={home}", "--http-port=0", "--router-pins"]
         self.proxy = Process(stator, "proxy", args, "side server listening", "listening")
         self.processes.append(self.proxy)
+        for worker in range(2):
+            self.wait_for(worker)
+
+    def wait_for(self, worker):
+        """Waits until the proxy has found a worker."""
+        for _ in range(1000):
+            try:
+                return self.ask(worker, [3] * BLOCK)
+            except AssertionError:
+                time.sleep(0.1)
+        raise SystemExit("the proxy does not find the agents")
 
     def ask(self, worker, prompt):
         """Seconds until the answer is there, the answer, and tokens of the prompt that were not computed."""
@@ -100,8 +113,9 @@ def main():
     args = parser.parse_args()
     draw = random.Random(1)
     with tempfile.TemporaryDirectory() as home:
-        fleet = Fleet(args.stator, home)
+        fleet = Fleet()
         try:
+            fleet.start(args.stator, home)
             measure(fleet, draw, 512, WARM_UP)
             print("tokens   computed, ms             fetched, ms              ratio  fetched")
             for tokens in map(int, args.lengths.split(",")):
