@@ -1,6 +1,6 @@
 //! An answer as it comes: the events of a stream, folded into a message. Pure.
 
-use crate::screen::harmless;
+use crate::control::harmless;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use stator_bench::sse::SseParser;

@@ -7,6 +7,7 @@
 
 mod answer;
 mod args;
+mod control;
 mod conversation;
 pub mod fuzz;
 mod screen;
@@ -67,7 +68,7 @@ async fn once(server: &ChatServer, mut conversation: Conversation) -> Result<()>
     };
     screen.end(&answer)?;
     if let Some(reason) = answer.cut_by() {
-        eprintln!("the answer was cut: {}", screen::harmless(reason));
+        eprintln!("the answer was cut: {}", control::harmless(reason));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Output of an answer on a screen.
 
 use crate::answer::{AnswerSoFar, Piece};
+use crate::control::harmless;
 use std::io::{self, Write};
 
 const DIM: &str = "\x1b[2m";
@@ -97,11 +98,6 @@ impl<W: Write> Screen<W> {
         }
         self.out.write_all(harmless(text).as_bytes())
     }
-}
-
-/// A server's text without the control characters that a terminal would obey.
-pub(crate) fn harmless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A conversation in a terminal.
 
 use crate::answer::{AnswerSoFar, CalledTool, Piece};
+use crate::control::harmless;
 use crate::conversation::Conversation;
-use crate::screen::{Screen, Shows, harmless};
+use crate::screen::{Screen, Shows};
 use crate::server::ChatServer;
 use anyhow::{Context, Result};
 use rustyline::DefaultEditor;
