@@ -5,7 +5,6 @@ mod numbers;
 pub(crate) use numbers::may_be_rounded;
 pub use numbers::restore_numbers;
 
-use crate::object::MemberWeight;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
@@ -59,22 +58,6 @@ impl<'a> Json<'a> {
             }
             _ => None,
         }
-    }
-
-    /// Whether the value asks for something.
-    pub(crate) fn weight(&self) -> MemberWeight {
-        let is_empty = match self {
-            Self::Null => return MemberWeight::Null,
-            Self::Bool(flag) => !flag,
-            Self::Int(number) => *number == 0,
-            Self::Uint(number) => *number == 0,
-            Self::LongInteger(_) => false,
-            Self::Float(number) => *number == 0.0,
-            Self::Str(text) => text.is_empty(),
-            Self::Array(items) => items.is_empty(),
-            Self::Object(members) => members.is_empty(),
-        };
-        if is_empty { MemberWeight::Empty } else { MemberWeight::Full }
     }
 
     /// Nesting depth of lists and objects, 0 for plain values.
@@ -227,31 +210,6 @@ impl Serialize for Json<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_value_weighs_the_same_read_or_not() {
-        let values = [
-            "null",
-            "false",
-            "true",
-            "0",
-            "-1",
-            "1",
-            "0.0",
-            "-0.5",
-            "\"\"",
-            "\"a\"",
-            "[]",
-            "[0]",
-            "{}",
-            "{\"a\":null}",
-        ];
-        for text in values {
-            let json: Json<'_> = serde_json::from_str(text).expect(text);
-            let weight: MemberWeight = serde_json::from_str(text).expect(text);
-            assert_eq!(json.weight(), weight, "{text}");
-        }
-    }
 
     #[test]
     fn objects_keep_their_order_and_plain_text_is_borrowed() {

@@ -1,7 +1,7 @@
 //! Objects of clients: structs that are read from JSON objects alone, and that note every member
 //! they do not know.
 
-use crate::json::Text;
+use crate::json::{Json, Text};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -107,6 +107,24 @@ macro_rules! wire_name {
 }
 pub(crate) use wire_name;
 
+impl Json<'_> {
+    /// Whether the value asks for something.
+    pub(crate) fn weight(&self) -> MemberWeight {
+        let is_empty = match self {
+            Self::Null => return MemberWeight::Null,
+            Self::Bool(flag) => !flag,
+            Self::Int(number) => *number == 0,
+            Self::Uint(number) => *number == 0,
+            Self::LongInteger(_) => false,
+            Self::Float(number) => *number == 0.0,
+            Self::Str(text) => text.is_empty(),
+            Self::Array(items) => items.is_empty(),
+            Self::Object(members) => members.is_empty(),
+        };
+        if is_empty { MemberWeight::Empty } else { MemberWeight::Full }
+    }
+}
+
 impl<'de> Deserialize<'de> for MemberWeight {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(WeightVisitor)
@@ -203,5 +221,30 @@ mod tests {
         let read: Example<'_> = serde_json::from_str(&json).expect("an object");
         assert_eq!(read.strangers.iter().count(), STRANGERS_MAX);
         assert!(read.strangers.iter().all(|(name, _)| name.len() <= NAME_MAX_BYTES));
+    }
+
+    #[test]
+    fn a_value_weighs_the_same_read_or_not() {
+        let values = [
+            "null",
+            "false",
+            "true",
+            "0",
+            "-1",
+            "1",
+            "0.0",
+            "-0.5",
+            "\"\"",
+            "\"a\"",
+            "[]",
+            "[0]",
+            "{}",
+            "{\"a\":null}",
+        ];
+        for text in values {
+            let json: Json<'_> = serde_json::from_str(text).expect(text);
+            let weight: MemberWeight = serde_json::from_str(text).expect(text);
+            assert_eq!(json.weight(), weight, "{text}");
+        }
     }
 }
