@@ -130,6 +130,7 @@ pub const RULES: &[FieldRule] = &[
     ignored(CHAT, "messages[].reasoning_details", "reasoning_content has the thoughts"),
     ignored(CHAT, "messages[].thinking_blocks", "reasoning_content has the thoughts"),
     ignored(CHAT, "messages[].provider_specific_fields", NOTE),
+    ignored(CHAT, "messages[].parsed", "content has what was parsed"),
     ignored(CHAT, "messages[].content[].prompt_cache_breakpoint", BREAKPOINT),
     ignored(CHAT, "messages[].content[].annotations", NOTE),
     ignored(CHAT, "messages[].content[].citations", NOTE),
@@ -137,6 +138,11 @@ pub const RULES: &[FieldRule] = &[
     ignored(CHAT, "messages[].content[].index", NOTE),
     ignored(CHAT, "messages[].tool_calls[].extra_content", NOTE),
     ignored(CHAT, "messages[].tool_calls[].provider_specific_fields", NOTE),
+    ignored(
+        CHAT,
+        "messages[].tool_calls[].function.parsed_arguments",
+        "arguments has what was parsed",
+    ),
     ignored(
         CHAT,
         "messages[].tool_calls[].cache_control",

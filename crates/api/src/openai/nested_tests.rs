@@ -143,6 +143,11 @@ fn absent_members_ask_for_nothing_and_others_are_named_or_refused() {
     assert_eq!(settle(dumped).expect("a chat").1, "");
     let named = settle(json!({"annotations": [{"type": "url_citation"}], "phase": "commentary"}));
     assert_eq!(named.expect("a chat").1, "messages[0].annotations, messages[0].phase");
+    // As the official client hands back what it parsed.
+    let parsed = settle(json!({"parsed": {"a": 1}, "tool_calls": [{"id": "a", "type": "function",
+        "function": {"name": "f", "arguments": "{}", "parsed_arguments": {"a": 1}}}]}));
+    let places = "messages[0].parsed, messages[0].tool_calls[0].function.parsed_arguments";
+    assert_eq!(parsed.expect("a chat").1, places);
     for (more, said) in [
         (json!({"audio": {"id": "a"}}), "messages[0].audio is not supported: prompts are text"),
         (
