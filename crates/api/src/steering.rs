@@ -3,7 +3,8 @@
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
 //! `priority` or `nvext.agent_hints`, which says how long the answer may get, too; in headers, which count
-//! before the body, it is `x-dynamo-request-priority`. The fields of the body are read only where its bytes name them, so that all other requests are read once. How long it may wait stands in
+//! before the body, it is `x-dynamo-request-priority`. The fields of the body are read only where its
+//! bytes name them, so that all other requests are read once. How long it may wait stands in
 //! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: what cannot be read of these
 //! two counts as not said.
 
@@ -11,6 +12,7 @@ mod pins;
 
 pub use pins::Pins;
 
+use crate::field_notes::{FieldNotes, UnknownFields};
 use crate::object::client_object;
 use crate::openai::ApiError;
 use crate::openai::body::{AgentHints, parse_as};
@@ -284,6 +286,12 @@ impl Wanted {
     }
 
     fn add_constraints(&mut self, constraints: Constraints<'_>) -> Result<(), ApiError> {
+        // Refused whatever a proxy does with unknown fields: without its condition, a request could
+        // reach a worker that it must not reach.
+        if let Some((name, _)) = constraints.strangers.iter().next() {
+            let (place, known) = (format!("{CONSTRAINTS}.{name}"), Constraints::FIELDS);
+            FieldNotes::new(UnknownFields::Refuse).unknown(&place, known.iter().copied())?;
+        }
         for label in constraints.required_taints.unwrap_or_default() {
             self.required.push(checked(CONSTRAINTS, &label)?);
         }
@@ -448,6 +456,9 @@ mod tests {
         let preferred = [("zone=a", 0.5), ("dynamo.topology/zone=a", 1.0)];
         assert_eq!(found.needs, needs(&["pool=batch", "capacity/fast"], &preferred));
         assert_eq!(read(r#"{"nvext":{"routing_constraints":{}}}"#, None), Ok(Steering::default()));
+        let slip = r#"{"nvext":{"routing_constraints":{"required_taint":["a"]}}}"#;
+        let error = read(slip, None).expect_err("a condition is dropped by nobody");
+        assert!(error.contains("required_taints"), "{error}");
     }
 
     #[test]
