@@ -20,6 +20,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+/// Tries of a server whose storage is not there yet, and the pause between them.
+const STORAGE_TRIES: usize = 100;
+const STORAGE_PAUSE: Duration = Duration::from_millis(100);
+
 /// A client of one API server, as one user.
 #[derive(Clone)]
 pub struct Api {
@@ -43,11 +47,12 @@ impl Api {
         Self { access, tls }
     }
 
-    /// Sends any request and reads the whole response.
+    /// Sends any request and reads the whole response. Just after a definition has changed, the
+    /// server may ask to come again until it has the objects' storage.
     ///
     /// # Panics
     ///
-    /// When there is none within the deadline.
+    /// When there is none within the deadline, or no storage after many tries.
     pub async fn send(
         &self,
         method: Method,
@@ -55,7 +60,27 @@ impl Api {
         content_type: &str,
         body: impl Into<Bytes>,
     ) -> Reply {
-        let response = self.open(method, path, content_type, body.into()).await;
+        let body = body.into();
+        for _ in 0..STORAGE_TRIES {
+            let reply = self.send_once(method.clone(), path, content_type, body.clone()).await;
+            let text = String::from_utf8_lossy(&reply.body);
+            let has_storage = !text.contains("storage is (re)initializing");
+            if reply.status != StatusCode::TOO_MANY_REQUESTS || has_storage {
+                return reply;
+            }
+            tokio::time::sleep(STORAGE_PAUSE).await;
+        }
+        panic!("{path}: the server gets no storage");
+    }
+
+    async fn send_once(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Reply {
+        let response = self.open(method, path, content_type, body).await;
         let (head, body) = response.into_parts();
         let body = soon("the body", body.collect()).await.expect("the body is whole");
         let trailers = body.trailers().cloned().unwrap_or_default();
