@@ -52,8 +52,8 @@ pub fn response_of(item: &str) -> Option<(&str, usize)> {
     (!response.is_empty()).then_some((response, at))
 }
 
-/// The ids of the responses that a body continues or whose items it refers to, at most
-/// [`REFERENCED_RESPONSES_MAX`] and one; none for a body that cannot be read.
+/// The ids of the responses that a body continues or whose items it refers to, at most 513; none for a
+/// body that cannot be read.
 pub fn named_responses(body: &[u8]) -> BTreeSet<String> {
     let Ok(ReferringBody { previous_response_id, input, .. }) = parse_as(body) else {
         return BTreeSet::new();
