@@ -18,7 +18,7 @@ pub fn grpc_call(request: ModelInferRequest) {
         Ok(GrpcCall { call, .. }) => {
             let body: Value = serde_json::from_slice(&call.body).expect("a body is JSON");
             assert!(body["prompt"].is_string() && body["model"].is_string(), "{body}");
-            // As JSON answers in pieces are asked for elsewhere.
+            // Over JSON, another path asks for answers in pieces.
             if call.streams {
                 return;
             }
@@ -33,8 +33,8 @@ pub fn grpc_call(request: ModelInferRequest) {
     assert_eq!(read, as_json, "{told:?}");
 }
 
-/// The same call as JSON, with the bytes of the JSON if tensors follow it; none for what JSON cannot
-/// say or reads itself.
+/// A call in JSON that asks for the same, with the length of the JSON if tensors follow it; none for
+/// calls that JSON cannot express or reads differently.
 fn twin(request: &ModelInferRequest) -> Option<(Vec<u8>, Option<usize>)> {
     let ModelInferRequest { model_version, id, parameters, inputs, outputs, .. } = request;
     let raw = &request.raw_input_contents;

@@ -339,10 +339,11 @@ async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
     bed.until_metric("stator_proxy_passed_answers_cut_total 1").await;
 }
 
-#[tokio::test]
-async fn a_prompt_goes_back_to_the_server_that_had_its_beginning() {
+/// Checks that two conversations, begun at once, stay with the servers that they began at; `body` makes
+/// a request of a conversation's turn.
+pub(super) async fn check_that_both_stay(flags: &[&str], body: impl Fn(usize, usize) -> String) {
     let servers = [Engine::start().await, Engine::start().await, Engine::start().await];
-    let (bed, _agents) = bed(&servers.each_ref(), &[]).await;
+    let (bed, _agents) = bed(&servers.each_ref(), flags).await;
     let [one, two, three] = &servers;
     let asked = async || {
         tokio::select! {
@@ -351,14 +352,10 @@ async fn a_prompt_goes_back_to_the_server_that_had_its_beginning() {
             asked = three.asked() => asked,
         }
     };
-    let stories = ["The sea was grey. ", "A wood stood still. "].map(|text| text.repeat(20));
-    let body = |story: usize, turn| {
-        format!(r#"{{"model":"m","prompt":"{}{}"}}"#, stories[story], "More. ".repeat(turn))
-    };
     // Both at once, so that each has a server of its own.
     let mut begun = Vec::new();
-    for story in 0..2 {
-        let client = post(&bed, COMPLETIONS, "", &body(story, 0)).await;
+    for conversation in 0..2 {
+        let client = post(&bed, COMPLETIONS, "", &body(conversation, 0)).await;
         begun.push((client, asked().await));
     }
     let mut workers = Vec::new();
@@ -369,13 +366,26 @@ async fn a_prompt_goes_back_to_the_server_that_had_its_beginning() {
     }
     assert_ne!(workers[0], workers[1]);
     drop(begun);
-    for (story, turn) in [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)] {
-        let mut client = post(&bed, COMPLETIONS, "", &body(story, turn)).await;
+    for (conversation, turn) in [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)] {
+        let mut client = post(&bed, COMPLETIONS, "", &body(conversation, turn)).await;
         asked().await.answer(200, DONE).await;
         check_done(&mut client).await;
         let worker = client.header("x-stator-worker-id");
-        assert_eq!(worker, Some(&*workers[story]), "story {story}, turn {turn}");
+        assert_eq!(
+            worker,
+            Some(&*workers[conversation]),
+            "conversation {conversation}, turn {turn}"
+        );
     }
+}
+
+#[tokio::test]
+async fn a_prompt_goes_back_to_the_server_that_had_its_beginning() {
+    let stories = ["The sea was grey. ", "A wood stood still. "].map(|text| text.repeat(20));
+    check_that_both_stay(&[], |story, turn| {
+        format!(r#"{{"model":"m","prompt":"{}{}"}}"#, stories[story], "More. ".repeat(turn))
+    })
+    .await;
 }
 
 #[tokio::test]
