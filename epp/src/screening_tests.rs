@@ -9,7 +9,7 @@ use stator_api::UnknownFields;
 const HANDS_OVER: &str = r#"{"model":"m","kv_transfer_params":{"remote_host":"h"},"prompt":"p"}"#;
 const NAMED: &str = r#"{"model":"m","rid":"a","prompt":"p"}"#;
 const HARMLESS: &str = r#"{"model":"m","prompt":"p"}"#;
-/// The same of a request with a field that no API has.
+/// A harmless request but for a field that no API has.
 const MISSPELT: &str = r#"{"model":"m","promt":"","prompt":"p"}"#;
 
 /// The field at fault, as a client of OpenAI's API reads it.

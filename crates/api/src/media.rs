@@ -1,6 +1,6 @@
 //! Images, sounds, videos and files of a conversation.
 //!
-//! They are read and kept in their places. A model that reads text alone refuses them where the
+//! Each is read and kept in its place. A model that reads text alone refuses them where the
 //! conversation becomes tokens, with the part's type and path.
 
 mod reading;

@@ -197,7 +197,7 @@ pub fn salt_field(api: Api) -> Option<Field> {
         | Api::Rerank
         | Api::Score
         | Api::VllmGenerate => Some(Field::CacheSalt),
-        // Its requests are no OpenAI's, whose field has another name there.
+        // SGLang's own API names the field differently.
         Api::SglangGenerate => Some(Field::ExtraKey),
         _ => None,
     }

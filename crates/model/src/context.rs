@@ -17,7 +17,7 @@ pub(crate) struct TemplateDialect {
     pub(crate) developer: bool,
     /// The form of a call's arguments.
     pub(crate) arguments: ArgumentForm,
-    /// It renders no content as no text; otherwise such a message has an empty text.
+    /// Messages whose absent content stays `none`; in the others it becomes an empty text.
     pub(crate) no_content: NoContent,
     /// Needs beyond the form of a single message.
     pub(crate) history: HistoryNeeds,

@@ -122,7 +122,7 @@ pub(crate) struct Loan {
     pub(crate) blocks: u32,
     /// Time to fetch them from the holder's memory; `None` where nothing is known of it.
     pub(crate) time: Option<LoadTime>,
-    /// Those of them that are on the holder's disk.
+    /// The part of these blocks that is on the holder's disk.
     pub(crate) disk: Option<DiskPart>,
 }
 
@@ -250,9 +250,9 @@ impl BestHolder {
 /// Workers that lend most of a prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lenders {
-    /// Those that have most of it in memory.
+    /// Workers that have most of the prompt in memory.
     pub(crate) memory: BestHolders,
-    /// Those that have most of it with their disks, if that is more.
+    /// Workers that have most of it in memory and on disk, if that is more.
     pub(crate) disk: BestHolders,
 }
 

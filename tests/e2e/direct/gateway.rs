@@ -62,7 +62,7 @@ async fn a_picker_names_both_engines_and_the_sidecar_obeys() {
     let settings = EnvoySettings::new(picker.address());
     let envoy = Envoy::start(&settings).await.expect("it is installed");
 
-    // What a client says of engines counts for nothing, or is refused.
+    // A client's own words about engines are removed or refused.
     let client = envoy.client().with_header(PREFILLER, "127.0.0.1:1");
     let mut hostile = chat("prompt");
     hostile[PARAMETERS] = json!({ "do_remote_prefill": true });

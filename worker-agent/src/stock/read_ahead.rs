@@ -29,7 +29,7 @@ impl ReadAhead {
 
     /// Has the tiers read the blocks of a prompt that are behind those in the engine's memory and in
     /// the agent's, as far as that is faster than to compute them. The engine asks for them as always.
-    /// Where anything is read, this waits for ever.
+    /// If anything is read, the call never returns: dropping it ends the reads.
     ///
     /// # Cancel safety
     ///

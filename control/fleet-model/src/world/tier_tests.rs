@@ -30,7 +30,7 @@ const RATE: f64 = 1.0;
 const SPEEDS: [f64; 9] = [0.1, 0.5, 0.9, 1.1, 1.24, 1.27, 1.5, 4.0, 20.0];
 /// Worst mean TTFT that a tier may cost, as a multiple of that without tiers.
 const WORST: f64 = 1.03;
-/// The same with a disk whose speed changes all the time.
+/// Worst mean TTFT with a disk whose speed changes all the time.
 const WORST_RESTLESS: f64 = 1.06;
 /// Longer than all conversations.
 const FOREVER: Ps = 100_000 * SECOND;

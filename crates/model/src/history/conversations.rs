@@ -63,7 +63,7 @@ fn push_round(messages: &mut Vec<Message<'static>>, Round { ids, reversed, after
         0 => format!("call_{at:010}{call:010}"),
         1 => format!("abc{at:03}{call:03}"),
         2 => format!("functions.{}:{call}", name(call)),
-        // As clients have them that count anew in each turn.
+        // Some clients count their calls anew in each turn.
         _ => format!("{call}"),
     };
     let calls = (0..ids.len()).map(|call| {

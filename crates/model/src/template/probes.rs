@@ -53,7 +53,7 @@ pub(super) struct ProbeSetting {
 }
 
 impl Probe<'_> {
-    /// What the template takes. `developer` tells whether its source has the word. All probes share
+    /// Dialect of the template. `developer` tells whether its source has that word. All probes share
     /// the memory of one rendering, so that a template that takes much of it loads in little time.
     pub(super) fn dialect(self, developer: bool) -> TemplateDialect {
         budget::for_input(0, || self.find_dialect(developer))
@@ -228,7 +228,7 @@ impl Probe<'_> {
     }
 }
 
-/// How often a text has a word for nothing.
+/// Number of words for nothing in a text.
 fn words_for_none(text: &str) -> usize {
     let text = text.to_lowercase();
     text.matches("none").count() + text.matches("null").count()

@@ -130,7 +130,7 @@ proptest! {
         prop_assert_eq!(best.iter().copied().collect::<Vec<_>>(), wanted);
     }
 
-    /// What others have on disk is fetched only where that is faster than to do without.
+    /// A plan fetches blocks from another's disk only where that makes it faster.
     #[test]
     fn a_disk_of_another_never_makes_a_plan_slower(
         overlap in [0..30_u32, 0..30_u32, 0..30_u32, 0..30_u32],

@@ -22,7 +22,7 @@ const LOANS_SHARE: usize = 4;
 /// Lends what a cache has in host memory and on disk. A loan is a request of a client of its own.
 ///
 /// A loan waits for the disk as long as its reader can, and no longer than the cache's own requests do.
-/// What is not there by then, and what is in tiers beyond the disk, is not lent.
+/// Blocks that are not there by then, and blocks in tiers beyond the disk, are not lent.
 pub struct CacheLender {
     client: Arc<Client>,
     loans: Arc<Loans>,
@@ -123,7 +123,7 @@ impl Loans {
 
     fn heard(&self, progress: Progress) {
         if let Some(of) = self.open.lock().get(&progress.request.0) {
-            // Who lends may not wait any more.
+            // The lender may have stopped waiting.
             let _ = of.progress.send(progress);
         }
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(begin(4, 2), 2);
         loans.end(2);
         assert_eq!(begin(5, 9), 3);
-        // What comes for a loan that is over changes nothing.
+        // News of a loan that is over changes nothing.
         loans.read(2, 3);
         assert_eq!(begin(6, 9), 0);
     }

@@ -39,7 +39,7 @@ pub(crate) async fn sweep(shared: &Shared) {
         return;
     };
     let store = &shared.edges.store;
-    // What another agent deletes meanwhile is left out.
+    // Files that another agent deletes meanwhile are left out.
     let listed = store.list(shared.paths.root()).filter(|meta| {
         let is_gone = matches!(meta, Err(object_store::Error::NotFound { .. }));
         std::future::ready(!is_gone)

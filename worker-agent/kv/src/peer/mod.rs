@@ -116,7 +116,7 @@ impl PeerTier {
             (self.common.listener)(TierReport::Found(changes.new));
         }
         let names = blocks.iter().map(|block| block.name).collect();
-        // What of the blocks lies on the peer's disk is not known here: its mean share is in this cost.
+        // The reader cannot know which blocks lie on the peer's disk: the cost has their mean share.
         let cost = cost.map(|(_, PeerCosts { all, .. })| ReadCost {
             latency: Duration::from_micros(all.latency_us),
             block: Duration::from_nanos(all.block_ns),

@@ -288,7 +288,7 @@ impl World {
             return;
         }
         let (tier, name, slot) = self.reads.swap_remove(pick % self.reads.len());
-        // What may be dropped may have begun.
+        // A read that may be dropped may have begun already.
         let is_dropped = self.droppable.remove(&slot) && pick.is_multiple_of(2);
         let error = if is_dropped { Some(TierError::Cancelled) } else { error };
         let result = error.map_or(Ok(Checksum(0)), Err);

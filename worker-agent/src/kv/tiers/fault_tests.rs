@@ -42,7 +42,7 @@ async fn inject(faults: usize, seed: u64) {
             began.elapsed(),
         );
         assert!(met.values().sum::<u64>() > 0, "no fault was met");
-        // How much depends on how fast the machine is.
+        // A slow machine abandons loads, so any number will do.
         assert!(world.cached_tokens > 0, "nothing was found");
         for kind in KINDS.iter().filter(|_| faults >= 10_000) {
             assert!(counts.get(kind).is_some_and(|count| *count > 0), "no fault of the {kind}");

@@ -210,7 +210,7 @@ async fn the_urgency_of_a_lease_is_that_of_the_holders_disk_reads() {
     assert_eq!((stats.demanded, stats.prefetched), (1, 2));
 }
 
-/// What a reader reads ahead comes also while another one takes nothing of what it asked for.
+/// One reader's reads ahead arrive although another reader takes nothing of its own.
 #[tokio::test]
 async fn a_reader_that_takes_nothing_does_not_keep_others_from_reading_ahead() {
     const LARGE: usize = 1 << 20;

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 pub(super) enum Fate {
     /// One bit of it is another.
     Flip,
-    /// It never comes, and the connection ends: the holder died.
+    /// The byte never comes, and the connection ends: the holder died.
     Cut,
-    /// It never comes, and the connection stays: the holder's machine died.
+    /// The byte never comes, and the connection stays: the holder's machine died.
     Stall,
 }
 
