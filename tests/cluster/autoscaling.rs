@@ -1,7 +1,7 @@
 //! A HorizontalPodAutoscaler scales a component of a graph by a metric of its frontend, through the
 //! API of external metrics.
 
-use crate::bed::{GraphBed, answer, chat, documents};
+use crate::bed::{GraphBed, answer, asks_on, chat, documents};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -13,12 +13,10 @@ use serde_json::json;
 use stator_tests::http::Client;
 use stator_tests::kube_objects::reference;
 use stator_tests::nodes::PodCluster;
-use stator_tests::soon;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
@@ -154,18 +152,14 @@ async fn an_autoscaler_moves_a_component_by_a_metric_of_its_frontend() {
     let pages = SocketAddr::new(client.address().ip(), 9090);
     register(&bed, adapter(Client::new(pages)).await).await;
 
-    let mut answers = JoinSet::new();
-    for number in 0..4 {
-        let (client, request) =
-            (client.clone(), chat("org/model", &format!("Story {number}"), 1_000));
-        answers.spawn(async move { answer(&client, &request).await });
-    }
     let mut autoscaler = documents(AUTOSCALER).remove(0);
     autoscaler["spec"]["behavior"] = json!({ "scaleDown": { "stabilizationWindowSeconds": 0 } });
     bed.space.namespace.apply(autoscaler).await;
-    bed.pods("Decode", 2).await;
-    while let Some(answer) = soon("an answer", answers.join_next()).await {
-        answer.unwrap().unwrap();
+    let stories = ["Once upon a time", "In the beginning", "Long ago", "Call me"];
+    let asking = stories.map(|story| Box::pin(asks_on(&client, story, 1_000)));
+    tokio::select! {
+        _ = bed.pods("Decode", 2) => {}
+        (never, ..) = futures::future::select_all(asking) => match never {},
     }
     bed.pods("Decode", 1).await;
     answer(&client, &chat("org/model", "And then", 20)).await.unwrap();

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::nodes::{PodCluster, PodSpace};
 use stator_tests::process::binary;
+use std::convert::Infallible;
 use std::process::Command;
 
 const OPERATOR: &str = include_str!("../../manifests/operator/operator.yaml");
@@ -126,6 +127,13 @@ pub(crate) async fn answer(client: &Client, request: &Value) -> Result<String, S
     match reason.as_deref() {
         Some("length") => Ok(text),
         _ => Err(format!("finish reason {reason:?} after {text:?}")),
+    }
+}
+
+/// Asks for one answer after another: the load stays until whoever scales and the cluster have come round.
+pub(crate) async fn asks_on(client: &Client, prompt: &str, tokens: u32) -> Infallible {
+    loop {
+        answer(client, &chat("org/model", prompt, tokens)).await.unwrap();
     }
 }
 

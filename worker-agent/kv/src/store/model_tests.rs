@@ -51,6 +51,8 @@ struct World {
     ahead: Vec<AheadReads>,
     /// Slots of reads that their tier may drop.
     droppable: BTreeSet<SlotId>,
+    /// How often requests were told of blocks that they waited for.
+    told: usize,
     /// Blocks on each medium, by the events.
     events: BTreeSet<(Medium, BlockName)>,
 }
@@ -87,6 +89,7 @@ impl World {
             writes: Vec::new(),
             ahead: Vec::new(),
             droppable: BTreeSet::new(),
+            told: 0,
             events: BTreeSet::new(),
         }
     }
@@ -288,14 +291,21 @@ impl World {
             return;
         }
         let (tier, name, slot) = self.reads.swap_remove(pick % self.reads.len());
+        let is_droppable = self.droppable.remove(&slot);
         // A read that may be dropped may have begun already.
-        let is_dropped = self.droppable.remove(&slot) && pick.is_multiple_of(2);
+        let is_dropped = is_droppable && pick.is_multiple_of(2);
         let error = if is_dropped { Some(TierError::Cancelled) } else { error };
         let result = error.map_or(Ok(Checksum(0)), Err);
         if error.is_none() {
             self.bytes.insert(slot, name);
         }
+        let told = self.told;
         self.store.report(tier, TierReport::Read { name, slot, result }, self.now);
+        self.act();
+        assert!(
+            !is_droppable || self.told == told,
+            "a request waited for a read that may be dropped"
+        );
     }
 
     fn end_write(&mut self, pick: usize, error: Option<TierError>) {
@@ -321,7 +331,6 @@ impl World {
     }
 
     fn act(&mut self) {
-        let mut cancelled = Vec::new();
         while let Some(action) = self.store.next_action() {
             match action {
                 Action::Read { tier, read } => {
@@ -331,7 +340,6 @@ impl World {
                 Action::Cancel { tier, name, slot } => {
                     assert!(self.reads.contains(&(tier, name, slot)), "there is no such read");
                     assert!(self.droppable.insert(slot), "dropped twice");
-                    cancelled.push(name);
                 }
                 Action::Write { tier, write } => {
                     self.check_bytes(&[write.block.name], &[write.slot]);
@@ -351,28 +359,10 @@ impl World {
                 Action::Forget { .. } | Action::Clear { .. } => {}
             }
         }
-        cancelled.iter().for_each(|name| self.check_unwanted(*name));
-    }
-
-    /// No request waits for a block whose read may be dropped, but for one that is read anew or that an
-    /// engine has brought meanwhile.
-    fn check_unwanted(&self, name: BlockName) {
-        if self.events.contains(&(Medium::Host, name)) {
-            return;
-        }
-        for (key, seen) in self.requests.iter().filter(|(key, _)| !self.lost.contains(&key.0)) {
-            let awaited = seen.names[seen.ready.len()..].iter().take(seen.pending);
-            let waits = awaited.into_iter().any(|of| *of == name);
-            let is_read =
-                |of: &&(TierId, BlockName, SlotId)| of.1 == name && !self.droppable.contains(&of.2);
-            assert!(
-                !waits || self.reads.iter().any(|of| is_read(&of)),
-                "{key:?} waits for {name:?}"
-            );
-        }
     }
 
     fn ready(&mut self, key: (OwnerId, u64), slots: Vec<SlotId>, pending: usize) {
+        self.told += 1;
         assert!(!self.lost.contains(&key.0), "told to a lost owner");
         let mut seen = self.requests.remove(&key).expect("told to a request that is there");
         assert!(seen.pending > 0, "told although nothing is awaited");
