@@ -143,8 +143,9 @@ def check_page(browser, url, model, key):
 
 def check_docs(browser, url):
     browser.open(url + "/docs")
+    browser.until("document.querySelector('.swagger-ui .opblock')")
     browser.until("document.body.textContent.includes('/v1/chat/completions')")
-    browser.until("document.getElementById('objects').textContent.includes('AllowedTools')")
+    browser.until("document.querySelector('section.models').textContent.includes('AllowedTools')")
 
 
 def main():

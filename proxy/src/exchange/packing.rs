@@ -39,6 +39,35 @@ impl AnswerCoding {
     ///
     /// Source: RFC 9110, section 12.5.3.
     pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let Weights { gzip, zstd, plain } = Weights::of(headers);
+        let weights = [(gzip, Self::Gzip), (zstd, Self::Zstd)];
+        let (weight, coding) = weights.into_iter().max_by_key(|(weight, _)| *weight)?;
+        (weight > 0 && weight >= plain).then_some(coding)
+    }
+
+    /// The coding's name in a head.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Whether a client takes a body that is there in gzip only.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    Weights::of(headers).gzip > 0
+}
+
+/// How much a client likes each coding, in thousandths; zero is not at all.
+struct Weights {
+    gzip: u32,
+    zstd: u32,
+    plain: u32,
+}
+
+impl Weights {
+    fn of(headers: &HeaderMap) -> Self {
         let values = headers.get_all(ACCEPT_ENCODING);
         let listed = values.iter().filter_map(|value| value.to_str().ok());
         let listed = listed.flat_map(|value| value.split(',')).filter_map(weighed);
@@ -53,18 +82,8 @@ impl AnswerCoding {
             };
             *place = Some(weight);
         }
-        let weights = [(gzip, Self::Gzip), (zstd, Self::Zstd)];
-        let weights = weights.map(|(weight, coding)| (weight.or(any).unwrap_or(0), coding));
-        let (weight, coding) = weights.into_iter().max_by_key(|(weight, _)| *weight)?;
-        (weight > 0 && weight >= plain.unwrap_or(0)).then_some(coding)
-    }
-
-    /// The coding's name in a head.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-        }
+        let [gzip, zstd] = [gzip, zstd].map(|weight| weight.or(any).unwrap_or(0));
+        Self { gzip, zstd, plain: plain.unwrap_or(0) }
     }
 }
 

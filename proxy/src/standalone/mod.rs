@@ -28,6 +28,7 @@ mod markup_args;
 pub(crate) mod metrics;
 mod next_turn;
 mod no_split;
+mod pages;
 mod pass_through;
 mod pinning;
 mod place;

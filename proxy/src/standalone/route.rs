@@ -1,6 +1,7 @@
 //! Routes of requests.
 
 use super::kserve::route::InferRoute;
+use super::pages::Page;
 use super::responses::ResponseRoute;
 use http::Method;
 use stator_api::Api;
@@ -41,8 +42,8 @@ pub(crate) enum Route<'a> {
     Metrics,
     /// This API, described.
     OpenApi,
-    /// A page for people: to chat, or to read what the API is.
-    Page(&'static str),
+    /// A page for people: to chat, or to read what the API is. Or a file that one needs.
+    Page(Page),
 }
 
 const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
@@ -67,8 +68,6 @@ impl<'a> Route<'a> {
             "/live" => (Self::Live, GET),
             "/metrics" => (Self::Metrics, GET),
             "/openapi.json" => (Self::OpenApi, GET),
-            "/" => (Self::Page(include_str!("page.html")), GET),
-            "/docs" => (Self::Page(include_str!("docs.html")), GET),
             _ => Self::of_path(method, path).ok_or_else(|| absent(method.as_str(), path))?,
         };
         match allow.split(", ").any(|allowed| allowed == method.as_str()) {
@@ -81,6 +80,9 @@ impl<'a> Route<'a> {
     fn of_path(method: &Method, path: &'a str) -> Option<(Self, &'static str)> {
         if let Some(route) = Self::of_api(path) {
             return Some((route, POST));
+        }
+        if let Some(page) = Page::at(path) {
+            return Some((Self::Page(page), GET));
         }
         if let Some(name) = path.strip_prefix("/v1/models/").filter(|name| !name.is_empty()) {
             let route = match name.strip_suffix("/ready").filter(|name| !name.is_empty()) {

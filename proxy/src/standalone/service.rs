@@ -26,7 +26,7 @@ use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{Method, StatusCode, header};
 use stator_api::delta::Identity;
 use stator_api::openai::{ApiError, openapi};
 use stator_api::space::Account;
@@ -42,10 +42,6 @@ const STATUS_GONE: u16 = 499;
 /// Bodies up to this size are prepared where they are read, in bytes; the prompts of larger ones
 /// take milliseconds to tokenize, which other requests need not wait for.
 const INLINE_BODY_MAX_BYTES: usize = 64 << 10;
-
-/// Sources of the pages for people.
-const PAGE_POLICY: &str = "default-src 'self'; script-src 'unsafe-inline'; \
-                           style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 /// Answers requests.
 pub(crate) struct Service {
@@ -243,13 +239,7 @@ impl Service {
                 });
                 json(exchange, StatusCode::OK, answer?).await;
             }
-            Route::Page(page) => {
-                let page = Bytes::from_static(page.as_bytes());
-                // Nothing of other origins, and nobody shows it in a frame.
-                let policy = HeaderValue::from_static(PAGE_POLICY);
-                let headers = [(header::CONTENT_SECURITY_POLICY, policy)];
-                exchange.respond(StatusCode::OK, "text/html; charset=utf-8", page, &headers).await;
-            }
+            Route::Page(page) => page.answer(exchange).await,
             Route::OpenApi => json(exchange, StatusCode::OK, openapi::DOCUMENT).await,
             Route::Models | Route::Model(_) => {
                 self.authorize(exchange)?;
