@@ -7,7 +7,7 @@
 use crate::exchange::RequestHead;
 use stator_api::openai::ApiError;
 use stator_api::{salts, space};
-use stator_body::{Editor, Field, ParsedBody, extension_salt};
+use stator_body::{Editor, Field, Input, ParsedBody, extension_salt};
 use stator_protos::hash::name_hash;
 use stator_protos::header::TENANT_ID;
 
@@ -44,18 +44,22 @@ pub(crate) fn session(tenant: Option<&str>, name: &str) -> u64 {
 }
 
 impl TenantSalt {
-    /// The salt of a tenant's request; none if its body has no prompt, or is no JSON as a whole.
+    /// The salt of a tenant's request; none if its body has no prompt, or was not read.
     ///
     /// # Errors
     ///
-    /// 400 for a salt of the client's that cannot be meant.
+    /// 400 for a salt of the client's that cannot be meant, and for a prompt in a gRPC message, which has no
+    /// place for a salt.
     pub(crate) fn of(
         tenant: &str,
         parsed: &ParsedBody,
         body: &[u8],
     ) -> Result<Option<Self>, ApiError> {
-        let field = parsed.api.and_then(space::salt_field);
         let json = parsed.json(body).filter(|(json, _)| json.len() == body.len());
+        if json.is_none() && !matches!(parsed.input, Input::Opaque) {
+            return Err(unsalted_call());
+        }
+        let field = parsed.api.and_then(space::salt_field);
         let (Some(field), Some((json, fields))) = (field, json) else { return Ok(None) };
         let own = fields.raw(json, field).map(|raw| salts::own(field, raw)).transpose()?.flatten();
         let extension = extension_salt(json, fields);
@@ -73,6 +77,12 @@ impl TenantSalt {
             editor.merge(Field::Nvext, EXTENSION, format!("\"{}\"", self.text));
         }
     }
+}
+
+fn unsalted_call() -> ApiError {
+    let message =
+        format!("{TENANT_ID}: a gRPC call has no place for the salt that keeps tenants apart");
+    ApiError::invalid(TENANT_ID, message)
 }
 
 #[cfg(test)]
@@ -116,5 +126,20 @@ mod tests {
         assert_eq!(salted(completions, body), Some(expected));
         let image = r#"{"model":"m","prompt":"p"}"#;
         assert_eq!(salted("/v1/images/generations", image), None, "it has no prefix");
+    }
+    #[test]
+    fn a_prompt_in_a_call_of_a_tenant_is_refused() {
+        let call = ParsedBody {
+            api: None,
+            model: "m".to_owned(),
+            stream: false,
+            max_output_tokens: None,
+            cache_salt: None,
+            input: Input::Tokens(vec![1]),
+        };
+        let refused = TenantSalt::of("blue", &call, b"message").expect_err("it has a prompt");
+        assert_eq!((refused.status.as_u16(), refused.param.as_deref()), (400, Some("x-tenant-id")));
+        let unread = ParsedBody { input: Input::Opaque, ..call };
+        assert_eq!(TenantSalt::of("blue", &unread, b"message"), Ok(None));
     }
 }

@@ -80,9 +80,10 @@ mod tests {
 
     #[test]
     fn files_of_swagger_ui_unpack_to_what_they_are_called() {
-        for (path, word) in
-            [("/docs/swagger-ui-bundle.js", "SwaggerUIBundle"), ("/docs/swagger-ui.css", ".swagger-ui")]
-        {
+        for (path, word) in [
+            ("/docs/swagger-ui-bundle.js", "SwaggerUIBundle"),
+            ("/docs/swagger-ui.css", ".swagger-ui"),
+        ] {
             let Some(Page::File { packed, .. }) = Page::at(path) else { panic!("{path}") };
             let text = String::from_utf8(unpacked(packed)).unwrap();
             assert!(text.contains(word), "{path}");
