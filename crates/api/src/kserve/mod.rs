@@ -101,7 +101,14 @@ impl InferCall {
             }
         }
         let text = text.ok_or_else(|| ApiError::missing("text_input"))?;
-        fields.extend(parameters.into_iter().filter(|(name, _)| !name.starts_with(FRAMING)));
+        for (name, value) in parameters.into_iter().filter(|(name, _)| !name.starts_with(FRAMING)) {
+            if fields.get(&name).is_some_and(|said| *said != value) {
+                let message =
+                    format!("{name}: sampling_parameters and the call say different things");
+                return Err(ApiError::invalid(&name, message));
+            }
+            fields.insert(name, value);
+        }
         for own in ["model", "prompt", "stream", "stream_options", "echo"] {
             if fields.contains_key(own) {
                 let message = format!("{own} is no parameter here: a tensor or the call says it");

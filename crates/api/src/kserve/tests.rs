@@ -76,6 +76,7 @@ fn what_is_wrong_with_a_call_is_named() {
             "text_input",
         ),
         (vec![input(), text("sampling_parameters", "[]")], json!({}), "sampling_parameters"),
+        (vec![input(), text("sampling_parameters", r#"{"seed": 7}"#)], json!({"seed": 8}), "seed"),
         (vec![input()], json!({"prompt": "b"}), "prompt"),
         (vec![input()], json!({"lora_name": 1}), "lora_name"),
     ] {
