@@ -9,7 +9,7 @@ use bytes::Bytes;
 use stator_api::agent_headers::unheeded;
 use stator_api::openai::ApiError;
 use stator_api::passed_fields::{PassingEdge, refuse_pins};
-use stator_api::steering::{Pins, Steering, SteeringHeaders};
+use stator_api::steering::{Pins, Steering, SteeringHeaders, pin_headers};
 use stator_api::{FieldNotes, UnknownFields};
 use stator_body::{
     BodyDescription, Field, IMAGE, MediaItem, ParseError, ParseOutcome, ParsedBody, ScreenError,
@@ -116,9 +116,7 @@ impl ParsedRequest {
         let (screening, unread) = screen(head, &body, settings, parsed.as_ref())?;
         let notes = FieldNotes::new(unknown_fields(settings, head));
         settle(parsed.as_ref(), &screening, &notes)?;
-        // Objectives have the priorities that the operator gives them.
-        let names = head.headers.iter().map(|(name, _)| name);
-        unheeded(names, false).into_iter().for_each(|name| notes.ignore(name));
+        ignore_headers(head, settings.pins, &notes);
         let tenant = tenant::tenant(head)?;
         let tenant_salt = salt_of_tenant(tenant, parsed.as_mut(), &body)?;
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
@@ -256,6 +254,17 @@ fn settle(
     let edge = PassingEdge { api: parsed.and_then(|parsed| parsed.api), ..PassingEdge::default() };
     // The members of `nvext` go on: whoever reads them settles them.
     edge.settle(b"", screening.fields(), notes)
+}
+
+/// Notes headers that change nothing: objectives have the priorities that the operator gives them, and whether
+/// clients may choose workers is the operator's choice.
+fn ignore_headers(head: &RequestHead, pins: bool, notes: &FieldNotes) {
+    let names = head.headers.iter().map(|(name, _)| name);
+    unheeded(names, false).into_iter().for_each(|name| notes.ignore(name));
+    if !pins {
+        let sent = pin_headers().filter(|name| head.header(name).is_some());
+        sent.for_each(|name| notes.ignore(name));
+    }
 }
 
 /// The treatment of fields on no list. Those of gRPC have numbers, which tell a client nothing.

@@ -10,7 +10,7 @@
 
 mod pins;
 
-pub use pins::Pins;
+pub use pins::{Pins, pin_headers};
 
 use crate::field_notes::{FieldNotes, UnknownFields};
 use crate::object::client_object;

@@ -4,9 +4,8 @@ use super::{Exchange, ignored};
 use crate::cors;
 use http::{HeaderName, HeaderValue};
 use stator_api::agent_headers::unheeded;
-use stator_protos::header::{
-    IGNORED, PREFILL_PINS, PREFILL_RANK_PINS, RANK_PINS, WORKER_ID, WORKER_PINS,
-};
+use stator_api::steering::pin_headers;
+use stator_protos::header::IGNORED;
 
 impl Exchange {
     /// Has the answer name fields that change nothing, beside earlier ones.
@@ -18,9 +17,7 @@ impl Exchange {
 
     /// Has the answer name the headers by which its client chose a worker, where clients may not.
     pub(crate) fn ignores_pins(&mut self) {
-        let workers = [WORKER_ID].into_iter().chain(WORKER_PINS).chain(PREFILL_PINS);
-        let names = workers.chain(RANK_PINS).chain(PREFILL_RANK_PINS);
-        let sent: Vec<_> = names.filter(|name| self.header_bytes(name).is_some()).collect();
+        let sent: Vec<_> = pin_headers().filter(|name| self.header_bytes(name).is_some()).collect();
         if !sent.is_empty() {
             self.ignores(Some(&sent.join(", ")));
         }

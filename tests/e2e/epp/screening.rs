@@ -88,10 +88,12 @@ async fn the_client_hears_which_fields_changed_nothing_and_which_are_refused() {
     let mut body = chat("model", "hello");
     body["temprature"] = json!(1);
     body["a\u{e9}\r\nb"] = json!(1);
-    let reply = testbed.client().post(CHAT, &body).await;
+    let client = testbed.client().with_header("x-worker-instance-id", "7");
+    let reply = client.post(CHAT, &body).await;
     let named = reply.headers["x-stator-ignored"].to_str().unwrap();
     let named: BTreeSet<_> = named.split(", ").collect();
-    assert_eq!(named, BTreeSet::from(["temprature", "a\\u{e9}\\r\\nb"]));
+    let expected = ["temprature", "a\\u{e9}\\r\\nb", "x-worker-instance-id"];
+    assert_eq!(named, BTreeSet::from(expected));
     let reply = testbed.client().post(CHAT, &chat("model", "hello")).await;
     assert!(!reply.headers.contains_key("x-stator-ignored"), "{:?}", reply.headers);
 

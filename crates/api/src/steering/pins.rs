@@ -18,6 +18,12 @@ pub struct Pins {
     pub prefill: Option<WorkerRank>,
 }
 
+/// Names of the headers by which a request names a worker.
+pub fn pin_headers() -> impl Iterator<Item = &'static str> {
+    let workers = [WORKER_ID].into_iter().chain(WORKER_PINS).chain(PREFILL_PINS);
+    workers.chain(RANK_PINS).chain(PREFILL_RANK_PINS)
+}
+
 impl Pins {
     /// Reads the headers of a request, if they are `obeyed`; `header` finds the value of one.
     ///
