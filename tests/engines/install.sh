@@ -24,8 +24,9 @@ install_packages() {
     "${PYTHON:-python3}" -m venv "$venv"
     nice "$venv/bin/pip" install --quiet --disable-pip-version-check -r installer.txt
     # Without compiled files each start of an engine takes 20 s longer. Beside a build one of them may
-    # take longer than a minute, which is how long the installer waits by itself.
-    UV_COMPILE_BYTECODE_TIMEOUT=900 nice "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode \
+    # take longer than a minute, and two engines wait for each other's downloads of the same package: the
+    # installer is to wait longer than it does by itself.
+    UV_COMPILE_BYTECODE_TIMEOUT=900 UV_LOCK_TIMEOUT=1800 nice "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode \
         --override "$engine-overrides.txt" --constraint constraints.txt \
         --constraint "$engine-constraints.txt" -r "$engine-requirements.txt"
 }
