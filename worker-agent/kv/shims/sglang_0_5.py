@@ -7,6 +7,7 @@ threads, which may wait. Each rank has a backend and a connection of its own.
 Where a method would raise, it answers that there is nothing, and turns the tiers off.
 """
 
+import collections
 import contextlib
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import logging
 import mmap
 import os
 import pathlib
+import time
 
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # Longest wait of a backup for slots to fill, and of a look-up: it holds up no step of the engine.
 CREDIT_S, LOOKUP_S = 1.0, 0.5
+# Most look-ups whose pages may still be loaded.
+LOOK_UPS_MAX = 64
 
 
 class Pages(Link):
@@ -34,6 +38,7 @@ class Pages(Link):
     def __init__(self, path, words, page_bytes):
         super().__init__(path, words, logger)
         self.page_bytes, self.copies, self.map = page_bytes, 0, None
+        self.looked_up = collections.deque()
 
     def is_idle(self):
         return not self.copies
@@ -55,12 +60,24 @@ class Pages(Link):
                 self.copies -= 1
 
     def found(self, keys):
-        """How many leading pages are there, or on their way to the arena."""
+        """How many leading pages are there, or on their way to the arena.
+
+        The question stays open for a while: SGLang loads the pages next, a batch at a time, and a read
+        that nobody waits for is begun anew.
+        """
         with self.lock:
             ask = self._ask(keys)
             self.news.wait_for(lambda: not self._is_open(ask) or ask.is_found, self.found_s)
-            self._end(ask)
-            return len(ask.ready) + ask.pending if ask else 0
+            if not ask:
+                return 0
+            self.looked_up.append(ask)
+            if len(self.looked_up) > LOOK_UPS_MAX:
+                self._end(self.looked_up.popleft())
+            return len(ask.ready) + ask.pending
+
+    def _pulsed(self):
+        while self.looked_up and time.monotonic() > self.looked_up[0].began + READY_S:
+            self._end(self.looked_up.popleft())
 
     def load(self, keys, put):
         """Calls `put(place, page)` for the leading pages that are there in time; their number."""

@@ -97,6 +97,9 @@ class Link:
     def _joined(self, boot, slots, stride, fd):
         """Maps an agent's arena, before it may be used. Called without the lock: it may take long."""
 
+    def _pulsed(self):
+        """Called with the lock once in a while, as long as there is an agent."""
+
     def start(self):
         """Joins the agent if there is one, and from then on whenever there is one."""
         threading.Thread(target=self._run, name="stator-link", daemon=True).start()
@@ -134,6 +137,7 @@ class Link:
                         self.pulse_due = time.monotonic() + RETRY_S
                         pulse = struct.pack("<II5Q", self.prefill_us, self.load_us, *self.counts)
                         self._send(PULSE, self.boot + pulse)
+                        self._pulsed()
 
     def _take(self, peer, packet, fds):
         if not packet:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import types
 import unittest
+from unittest import mock
 
 import torch
 
@@ -87,7 +88,7 @@ class Agent:
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.path, self.held, self.is_silent = os.path.join(folder.name, "sock"), {}, is_silent
-        self.depths, self.words = [], []
+        self.depths, self.words, self.asked, self.ended = [], [], [], []
         self.arena = os.memfd_create("arena")
         test.addCleanup(os.close, self.arena)
         os.ftruncate(self.arena, SLOTS * STRIDE)
@@ -115,6 +116,7 @@ class Agent:
             # Two at first, more with each slot that is filled.
             peer.send(packet(link.GRANT, slots(0, 1)))
         elif kind == link.ASK and not self.is_silent:
+            self.asked.append(number)
             keys = [body[at : at + 36] for at in range(16, len(body), 36)]
             held = [self.held.get(key) for key in keys]
             count = held.index(None) if None in held else len(held)
@@ -124,6 +126,8 @@ class Agent:
             peer.send(packet(link.FOUND, pending + slots(*first), number))
             if count:
                 peer.send(packet(link.READY, struct.pack("<I", 0) + slots(held[count - 1]), number))
+        elif kind == link.END:
+            self.ended.append(number)
         elif kind == link.TOKENS:
             self.words.append(body)
         elif kind == link.FILLED:
@@ -168,6 +172,22 @@ class Keeps(unittest.TestCase):
         self.assertTrue(torch.equal(other.kv[:, :, : 3 * TOKENS], pool.kv[:, :, : 3 * TOKENS]))
         self.assertFalse(torch.equal(other.kv, pool.kv))
         self.assertTrue(loaded.pages.is_idle())
+
+    def test_what_was_looked_up_is_awaited_until_it_can_be_loaded(self):
+        agent, pool = Agent(self), Pool(2)
+        keys, places = ["00" * 32, "11" * 32], torch.arange(2 * TOKENS)
+        storage = self.storage(agent.path, pool)
+        storage.batch_set_v1(keys, places)
+        with mock.patch.object(shim, "READY_S", 3600):
+            self.assertEqual(storage.batch_exists(keys), 2)
+            self.assertEqual(storage.batch_get_v1(keys, places), [True, True])
+            looked_up, loaded = agent.asked
+            while not agent.ended:
+                pass
+            self.assertEqual(agent.ended, [loaded])
+        while len(agent.ended) < 2:
+            pass
+        self.assertEqual(agent.ended, [loaded, looked_up])
 
     def test_ranks_have_pages_of_their_own_unless_all_have_the_same(self):
         groups = [shim.group_of(config(tp_rank=rank, is_mla_model=mla))
