@@ -173,8 +173,13 @@ impl ChannelOutput {
                         return at;
                     }
                     _ => {
+                        // It is text, but for a marker at its beginning, which would begin it again.
+                        let marked = match self.body_end.at(rest, 0, true) {
+                            MarkerSearch::Found { end, .. } => end,
+                            MarkerSearch::Nothing(_) => 0,
+                        };
                         self.stage = Stage::Text;
-                        at += begun;
+                        at += begun.max(marked);
                     }
                 }
                 continue;

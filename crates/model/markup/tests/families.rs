@@ -126,6 +126,18 @@ proptest! {
 }
 
 #[test]
+fn a_head_without_end_is_text() {
+    let long = "a".repeat(600);
+    for (begun, said) in [("", ""), ("<|channel|>final<|message|>b", "b")] {
+        let answer = format!("{begun}<|channel|>{long}");
+        let letters: Vec<_> = answer.split_inclusive(|_: char| true).collect();
+        for pieces in [&[&*answer][..], &letters] {
+            assert_eq!(fold(pieces, "harmony", "gpt_oss", false), format!("|T {said}{long}"));
+        }
+    }
+}
+
+#[test]
 fn a_message_that_the_prompt_has_begun_goes_on() {
     let harmony = |prompt: &str, answer: &str| {
         let (calls, thoughts) = (ToolFamily::find("harmony"), ReasoningFamily::find("gpt_oss"));
