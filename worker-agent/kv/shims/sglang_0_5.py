@@ -62,8 +62,8 @@ class Pages(Link):
     def found(self, keys):
         """How many leading pages are there, or on their way to the arena.
 
-        The question stays open for a while: SGLang loads the pages next, a batch at a time, and a read
-        that nobody waits for is begun anew.
+        The question stays open for a while: SGLang loads the pages next, a batch at a time, and the
+        agent drops reads that no question waits for.
         """
         with self.lock:
             ask = self._ask(keys)

@@ -173,7 +173,7 @@ impl ChannelOutput {
                         return at;
                     }
                     _ => {
-                        // It is text, but for a marker at its beginning, which would begin it again.
+                        // The head is text. A marker at its start is left out: it would begin the same head again.
                         let marked = match self.body_end.at(rest, 0, true) {
                             MarkerSearch::Found { end, .. } => end,
                             MarkerSearch::Nothing(_) => 0,
