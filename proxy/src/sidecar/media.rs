@@ -172,21 +172,23 @@ mod tests {
         /// The scan of the bytes finds the same media as a walk over the tree.
         #[test]
         fn agrees_with_a_tree(messages in vec(vec(any_part(), 0..5), 0..4)) {
-            let mut expected: Vec<&Value> = Vec::new();
+            let mut expected: Vec<String> = Vec::new();
             for part in messages.iter().flatten() {
                 let holds = |name: &str| part[name].is_object() || part[name].is_string();
                 let image = holds("source") && part["type"] == "image";
-                if (HOLDERS.iter().any(|name| holds(name)) || image) && !expected.contains(&part) {
-                    expected.push(part);
+                // Parts are compared as text: trees are equal whatever the order of their members.
+                let text = part.to_string();
+                if (HOLDERS.iter().any(|name| holds(name)) || image) && !expected.contains(&text) {
+                    expected.push(text);
                 }
             }
             let messages: Vec<_> = messages.iter().map(|it| json!({"content": it})).collect();
             let requests = check(Api::ChatCompletions, &json!({ "messages": messages }).to_string());
-            let found: Vec<Value> = requests.iter().map(|request| {
+            let found: Vec<String> = requests.iter().map(|request| {
                 let request: Value = serde_json::from_str(request).expect("JSON");
-                request["messages"][0]["content"][0].clone()
+                request["messages"][0]["content"][0].to_string()
             }).collect();
-            prop_assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+            prop_assert_eq!(found, expected);
         }
     }
 }
