@@ -7,6 +7,10 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+/// Longest sleep of the library's thread that makes progress. News wakes it at once. Without a sleep
+/// it would keep a core busy for as long as the agent lives.
+const PROGRESS_DELAY_US: u64 = 1_000;
+
 /// A way in which NIXL moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NixlBackend {
@@ -39,7 +43,7 @@ impl AgentCore {
             listener_port: 0,
             thread_sync: 1,
             workers: 1,
-            progress_delay_us: 0,
+            progress_delay_us: PROGRESS_DELAY_US,
             listener_delay_us: 0,
             has_telemetry: false,
         };
