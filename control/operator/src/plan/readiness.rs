@@ -36,8 +36,8 @@ impl WorkloadReadiness {
     }
 
     /// The report of engines that have StatefulSets of their nodes: a copy is an engine all of whose
-    /// nodes are there.
-    pub(super) fn of_engines<'a>(sets: impl Iterator<Item = &'a Value>) -> Self {
+    /// nodes are there, also where somebody asked for fewer.
+    pub(super) fn of_engines<'a>(sets: impl Iterator<Item = &'a Value>, nodes: i32) -> Self {
         let mut engines: BTreeMap<&str, Vec<Self>> = BTreeMap::new();
         for set in sets {
             let number = nodes::engine_number(set).unwrap_or_default();
@@ -46,7 +46,10 @@ impl WorkloadReadiness {
         let count = |of: fn(&Self) -> i32| {
             // One set is the leader's, the other the workers'.
             let is_whole = |sets: &&Vec<Self>| {
-                sets.len() == 2 && sets.iter().all(|set| set.is_current && of(set) >= set.asked)
+                let is_there = |set: &Self| set.is_current && of(set) >= set.asked.max(1);
+                sets.len() == 2
+                    && sets.iter().all(is_there)
+                    && sets.iter().map(of).sum::<i32>() >= nodes
             };
             engines.values().filter(is_whole).count() as i32
         };

@@ -319,6 +319,26 @@ fn an_engine_on_several_nodes_has_sets_of_its_own_and_a_group() {
     }
 }
 
+#[test]
+fn an_engine_that_somebody_took_nodes_from_is_not_available() {
+    let mut cluster = SimulatedCluster::default();
+    let graph = spanning(graph(1, 1, 1), 3);
+    settled(&mut cluster, &graph);
+    let available = |cluster: &SimulatedCluster| {
+        let plan = plan_graph(&graph, &cluster.observed(), &settings()).expect("a graph");
+        plan.status["components"]["decode"]["availableReplicas"].clone()
+    };
+    assert_eq!(available(&cluster), 1);
+    for left in [1, 0] {
+        let mut sets = cluster.objects.iter_mut().filter(|(key, _)| key.1.ends_with("-wkr"));
+        let (_, set) = sets.next().expect("the set of the workers");
+        set["spec"]["replicas"] = json!(left);
+        set["status"]["readyReplicas"] = json!(left);
+        set["status"]["availableReplicas"] = json!(left);
+        assert_eq!(available(&cluster), 0, "{left} of 2 workers");
+    }
+}
+
 /// Objects of another kind would end pods that run.
 #[test]
 fn a_graph_that_runs_stays_with_the_objects_that_it_has() {

@@ -85,7 +85,7 @@ impl<'a> ObservedObjects<'a> {
     /// Copies of a component.
     pub(super) fn readiness(&self, of: &Instance) -> WorkloadReadiness {
         match self.workload_kind(of) {
-            "StatefulSet" => WorkloadReadiness::of_engines(self.node_sets_of(of)),
+            "StatefulSet" => WorkloadReadiness::of_engines(self.node_sets_of(of), of.nodes()),
             kind => {
                 let is_set = kind == "LeaderWorkerSet";
                 let name = if is_set { workload::set_name(of) } else { of.name.clone() };
