@@ -1,7 +1,7 @@
 //! Python modules that run inside engines, without an engine.
 
 use crate::vllm_tiers::SHIMS;
-use stator_tests::stock::{Bed, Engine};
+use stator_tests::tooling::installed;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -19,8 +19,8 @@ os._exit(0 if result.wasSuccessful() and result.testsRun else 1)
 /// of other engines speak to stand-ins of their interfaces.
 #[test]
 fn shim_never_raises() {
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
-    let python = bed.program().with_file_name("python");
+    let Some(vllm) = installed("STATOR_TEST_VLLM", "vllm") else { return };
+    let python = vllm.with_file_name("python");
     let engines = ["test_vllm_0_32", "test_vllm_connector", "test_sglang_0_5", "test_trtllm_1_2"];
     for module in engines.into_iter().chain(["test_stator_device"]) {
         let mut tests = Command::new(&python);
@@ -33,7 +33,7 @@ fn shim_never_raises() {
 /// `pip` takes the modules from the repository as they are: without network, compiler or tests.
 #[test]
 fn shims_install_by_pip() {
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    let Some(vllm) = installed("STATOR_TEST_VLLM", "vllm") else { return };
     let home = tempfile::tempdir().unwrap();
     let (source, target) = (home.path().join("source"), home.path().join("target"));
     // A build leaves folders beside its source.
@@ -46,7 +46,7 @@ fn shims_install_by_pip() {
     let project = "pyproject.toml";
     std::fs::copy(Path::new(SHIMS).join(project), source.join(project)).unwrap();
 
-    let mut pip = Command::new(bed.program().with_file_name("python"));
+    let mut pip = Command::new(vllm.with_file_name("python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
     pip.args(["--no-deps", "--no-build-isolation", "--target"]).args([&target, &source]);
     let result = pip.current_dir(home.path()).output().unwrap();

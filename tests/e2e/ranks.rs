@@ -4,7 +4,7 @@ use crate::agents::{Agent, answer, completed, proxy, tokens};
 use crate::suite::Tested;
 use stator_protos::discovery::WorkerRecord;
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, TOTAL_BLOCKS, all_engines};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, TOTAL_BLOCKS};
 
 #[tokio::test]
 async fn data_parallel_ranks_of_vllm_have_requests_events_and_blocks_of_their_own() {
@@ -17,10 +17,11 @@ async fn data_parallel_ranks_of_sglang_have_requests_events_and_blocks_of_their_
 }
 
 async fn ranks_are_workers(kind: Engine) {
-    if !all_engines(&format!("two data-parallel ranks of {}", kind.name())) {
+    let Some(bed) =
+        Bed::find_among_all(kind, &format!("two data-parallel ranks of {}", kind.name()))
+    else {
         return;
-    }
-    let Some(bed) = Bed::find(kind) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let process = Agent::start_with(&bed, home.path(), ("ranks", Role::Aggregated), (&[], 2));
     let mut agent = Agent::ready(kind, process).await;
@@ -55,10 +56,11 @@ async fn ranks_are_workers(kind: Engine) {
 /// another.
 #[tokio::test]
 async fn either_rank_of_an_sglang_that_prefills_hands_its_kv_over() {
-    if !all_engines("two data-parallel ranks of an SGLang that prefills") {
+    let Some(bed) =
+        Bed::find_among_all(Engine::Sglang, "two data-parallel ranks of an SGLang that prefills")
+    else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let start =
         |role: Role, ranks| Agent::start_with(&bed, home.path(), (role.name(), role), (&[], ranks));

@@ -18,7 +18,7 @@ use crate::suite::{
 use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::signal;
-use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
+use stator_tests::stock::{Bed, Engine, MODEL, Role};
 use std::path::Path;
 
 /// How long an engine may stand still here: longer than any step that it takes, and shorter than
@@ -33,10 +33,7 @@ const DEATHS_HERE: usize = 4;
 
 #[tokio::test]
 async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
-    if !all_engines("SGLang") {
-        return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "SGLang") else { return };
     let home = tempfile::tempdir().unwrap();
     let who = ("aggregated", Role::Aggregated);
     let process = Agent::start_with(&bed, home.path(), who, (&[HANG_TIMEOUT], 1));
@@ -178,10 +175,9 @@ async fn a_scheduler_that_stands_still_is_killed(client: &Client, agent: &mut Ag
 
 #[tokio::test]
 async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
-    if !all_engines("three SGLangs, two of them a pair") {
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "three SGLangs, two of them a pair") else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let start = |role: Role| {
         // Both workers of a request must have the labels that it asks for.

@@ -6,16 +6,13 @@ use crate::vllm_pooled::{
 };
 use serde_json::{Value, json};
 use stator_tests::http::Client;
-use stator_tests::stock::{Bed, Engine, MODEL, all_engines};
+use stator_tests::stock::{Bed, Engine, MODEL};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[tokio::test]
 async fn an_agents_sglang_makes_vectors_and_what_is_made_of_them() {
-    if !all_engines("an SGLang that pools") {
-        return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "an SGLang that pools") else { return };
     let home = tempfile::tempdir().unwrap();
     let (mut agent, _proxy, client) = pooling(&bed, home.path(), &["--is-embedding"]).await;
     let profile = agent.record().await.profile;
@@ -69,10 +66,9 @@ fn alike(items: &Value, score: &str, expected: &[(u64, f32)]) {
 
 #[tokio::test]
 async fn an_agents_sglang_tells_classes_apart() {
-    if !all_engines("an SGLang that classifies") {
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "an SGLang that classifies") else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let (model, expected) = with_a_head(&bed, home.path());
     let bed = bed.with_model(model);

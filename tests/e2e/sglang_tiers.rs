@@ -6,7 +6,7 @@ use crate::vllm_tiers::{published, the_disk_is_read_while_the_engine_computes};
 use stator_protos::kv_event::Medium;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, Role, all_engines};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, Role};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -55,10 +55,7 @@ async fn stored(agent: &Agent, pages: usize) {
 
 #[tokio::test]
 async fn an_sglang_finds_what_its_life_before_left_with_the_agent() {
-    if !all_engines("SGLang with KV tiers") {
-        return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "SGLang with KV tiers") else { return };
     let home = tempfile::tempdir().unwrap();
     let disk = format!("--kv-disk-dir={}", home.path().join("disk").display());
     let tiers = ["--kv-host-gb=0.2", &disk, "--kv-disk-gb=0.2"];
@@ -93,10 +90,11 @@ async fn an_sglang_finds_what_its_life_before_left_with_the_agent() {
 
 #[tokio::test]
 async fn an_sglang_reads_what_the_agent_of_another_holds() {
-    if !all_engines("two SGLangs whose agents lend each other KV") {
+    let Some(bed) =
+        Bed::find_among_all(Engine::Sglang, "two SGLangs whose agents lend each other KV")
+    else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let tiers = ["--kv-host-gb=0.2"];
     let process = start(&bed, home.path(), "first", &tiers);

@@ -178,9 +178,9 @@ async fn vllms_that_see_one_storage_share_requests() {
 
 /// What a pair over another than the usual connector needs, where all engines are asked for.
 fn other_connector(name: &str) -> Option<(Bed, TempDir)> {
-    let bed = Bed::find(Engine::Vllm)?;
-    let home = tempfile::tempdir().unwrap();
-    all_engines(&format!("vLLMs that share requests over {name}")).then_some((bed, home))
+    let what = format!("vLLMs that share requests over {name}");
+    let bed = Bed::find_among_all(Engine::Vllm, &what)?;
+    Some((bed, tempfile::tempdir().unwrap()))
 }
 
 /// A prefill and a decode worker.

@@ -5,7 +5,7 @@ use crate::support::up_with;
 use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
-use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
+use stator_tests::stock::{Bed, Engine, MODEL, Role};
 use std::path::Path;
 use std::process::Command;
 
@@ -88,10 +88,7 @@ pub(crate) async fn what_the_engine_does_not_do_is_refused(client: &Client) {
 
 #[tokio::test]
 async fn an_agents_vllm_tells_classes_apart() {
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
-    if !all_engines("a vLLM that classifies") {
-        return;
-    }
+    let Some(bed) = Bed::find_among_all(Engine::Vllm, "a vLLM that classifies") else { return };
     let home = tempfile::tempdir().unwrap();
     let bed = bed.with_model(with_a_head(bed.model(), home.path()));
     let (mut agent, _proxy, client) = pooling(&bed, home.path(), &converted("classify")).await;

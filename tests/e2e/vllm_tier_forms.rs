@@ -8,7 +8,7 @@ use crate::vllm_tiers::{
 use serde_json::json;
 use stator_tests::http::Client;
 use stator_tests::soon;
-use stator_tests::stock::{Bed, Engine, Role, all_engines};
+use stator_tests::stock::{Bed, Engine, Role};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,10 +25,11 @@ fn flags<const N: usize>(flags: [&str; N]) -> Vec<String> {
 
 #[tokio::test]
 async fn ranks_agree_on_prefix() {
-    if !all_engines("a vLLM of two tensor-parallel ranks with tiers") {
+    let Some(bed) =
+        Bed::find_among_all(Engine::Vllm, "a vLLM of two tensor-parallel ranks with tiers")
+    else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let ranks = flags(["--tensor-parallel-size=2", "--distributed-executor-backend=mp"]);
     let server = start_with_tiers(&bed, &home.path().join("kv"), &ranks).await;
@@ -47,10 +48,12 @@ async fn ranks_agree_on_prefix() {
 /// whole or in part, when the prompt begins like another, and after restarts of the engine and of all.
 #[tokio::test]
 async fn hybrid_model_evicts_and_resumes() {
-    if !all_engines("a vLLM with sliding windows beside full attention, with tiers") {
+    let Some(bed) = Bed::find_among_all(
+        Engine::Vllm,
+        "a vLLM with sliding windows beside full attention, with tiers",
+    ) else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let bed = bed.with_model(model_of_two_groups(&bed, home.path()));
     let disk = format!("--kv-disk-dir={}", home.path().join("disk").display());

@@ -4,7 +4,7 @@ use crate::agents::{Agent, answer, completed, proxy, tokens};
 use crate::vllm_tiers::{ANSWER, LONG, asked, forget, holds, whole_blocks};
 use stator_tests::http::Client;
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, all_engines};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role};
 use stator_tests::vllm::serve;
 
 /// Prompt tokens that an engine got from outside: its peer, or its agent's tiers.
@@ -55,10 +55,10 @@ impl TierPair {
 
 #[tokio::test]
 async fn vllms_that_share_requests_keep_kv_in_tiers() {
-    if !all_engines("vLLMs that share requests, with tiers") {
+    let Some(bed) = Bed::find_among_all(Engine::Vllm, "vLLMs that share requests, with tiers")
+    else {
         return;
-    }
-    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    };
     let home = tempfile::tempdir().unwrap();
     let prompts: Vec<_> = (0..3).map(|seed| tokens(200 + seed, LONG)).collect();
     let mut expected = Vec::new();

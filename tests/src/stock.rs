@@ -216,6 +216,17 @@ impl Bed {
         Some(Self { engine, program, model, _turn: turn })
     }
 
+    /// As [`Bed::find`], for a test that runs only where the suites of all engines were asked for. `what`
+    /// says what does not run otherwise.
+    ///
+    /// # Panics
+    ///
+    /// As [`Bed::find`].
+    pub fn find_among_all(engine: Engine, what: &str) -> Option<Self> {
+        // Before the turn, for which the test would wait in vain.
+        if all_engines(what) { Self::find(engine) } else { None }
+    }
+
     /// The engine with another model.
     pub fn with_model(&self, model: PathBuf) -> Self {
         Self { model, ..self.clone() }
