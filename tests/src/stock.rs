@@ -216,8 +216,8 @@ impl Bed {
         Some(Self { engine, program, model, _turn: turn })
     }
 
-    /// As [`Bed::find`], for a test that runs only where the suites of all engines were asked for. `what`
-    /// says what does not run otherwise.
+    /// As [`Bed::find`], for a test that runs only where the suites of all engines were asked for.
+    /// `what` names the test's subject where it does not run.
     ///
     /// # Panics
     ///

@@ -36,7 +36,7 @@ impl WorkloadReadiness {
     }
 
     /// The report of engines that have StatefulSets of their nodes: a copy is an engine all of whose
-    /// nodes are there, also where somebody asked for fewer.
+    /// `nodes` are there, even if somebody has scaled a set down.
     pub(super) fn of_engines<'a>(sets: impl Iterator<Item = &'a Value>, nodes: i32) -> Self {
         let mut engines: BTreeMap<&str, Vec<Self>> = BTreeMap::new();
         for set in sets {

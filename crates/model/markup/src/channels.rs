@@ -173,7 +173,8 @@ impl ChannelOutput {
                         return at;
                     }
                     _ => {
-                        // The head is text. A marker at its start is left out: it would begin the same head again.
+                        // The head is text. A marker at its start is left out: it would begin
+                        // the same head again.
                         let marked = match self.body_end.at(rest, 0, true) {
                             MarkerSearch::Found { end, .. } => end,
                             MarkerSearch::Nothing(_) => 0,
