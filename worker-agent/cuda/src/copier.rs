@@ -67,7 +67,6 @@ struct CopierState<D: Driver> {
 /// Mapped memory of an engine.
 #[derive(Debug)]
 struct EngineMemory<D: Driver> {
-    device: [u8; 16],
     side: KvSide<D>,
     lines: Mutex<EngineLines<D>>,
 }
@@ -98,8 +97,6 @@ enum CopierError {
     NoFile,
     #[error("the memory is not exported any more")]
     Closed,
-    #[error("the engines are on different devices")]
-    Apart,
     #[error("a copy from slots to slots")]
     Slots,
 }
@@ -147,7 +144,7 @@ impl<O: DeviceOpener> EngineCopier<O> {
         let (store, load) = (route(&side, &host)?, route(&host, &side)?);
         let after = export.event.map(|event| driver.foreign_fence(event)).transpose()?;
         let lines = Mutex::new(EngineLines { store, load, after });
-        Ok(EngineMemory { device: export.device, side, lines })
+        Ok(EngineMemory { side, lines })
     }
 
     /// The driver of a device, and the arena as it knows it.
@@ -194,7 +191,7 @@ impl<O: DeviceOpener> EngineCopier<O> {
         Ok(transit.wait()?)
     }
 
-    /// Copies from one engine's memory to another's.
+    /// Copies from one engine's memory to another's, which may be of another device.
     fn pass(
         &self,
         from: DeviceMemoryId,
@@ -202,9 +199,6 @@ impl<O: DeviceOpener> EngineCopier<O> {
         pairs: &[PagePair],
     ) -> Result<(), CopierError> {
         let (from, to) = (self.engine(from)?, self.engine(to)?);
-        if from.device != to.device {
-            return Err(CopierError::Apart);
-        }
         // One after the other: two engines may pass to each other at the same time.
         if let Some(computed) = &from.lines.lock().after {
             computed.wait()?;

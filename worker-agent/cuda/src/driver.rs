@@ -102,6 +102,28 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// The driver refuses.
     fn lane(&self) -> Result<Self::Lane, DriverError>;
 
+    /// Lets copies of this device go to memory of another one without the host's.
+    ///
+    /// # Errors
+    ///
+    /// The devices have no such way, or the driver refuses.
+    fn reach(&self, other: &Self) -> Result<(), DriverError>;
+
+    /// Copies runs to memory `there`, on another device that was [reached](Self::reach), on a lane of
+    /// this one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DriverLane::copy`].
+    fn copy_across(
+        &self,
+        lane: &Self::Lane,
+        from: &Attachment,
+        to: &Attachment,
+        there: &Self,
+        runs: &[CopyRun],
+    ) -> Result<(), DriverError>;
+
     /// Opens an event of another process, by its handle.
     ///
     /// # Errors
@@ -200,6 +222,9 @@ pub enum DriverError {
         /// Most pages.
         limit: usize,
     },
+    /// Two devices have no way to each other's memory.
+    #[error("the devices have no way to each other's memory")]
+    Apart,
     /// An address is not aligned as the kernel needs.
     #[error("a kernel for memory at {address:#x}, which is no multiple of 16")]
     Unaligned {

@@ -172,6 +172,24 @@ impl Driver for FakeDriver {
         Ok(FakeLane { driver: self.clone(), number: world.lanes.len() - 1 })
     }
 
+    fn reach(&self, _: &Self) -> Result<(), DriverError> {
+        self.call("reach")
+    }
+
+    fn copy_across(
+        &self,
+        lane: &FakeLane,
+        from: &Attachment,
+        to: &Attachment,
+        _: &Self,
+        runs: &[CopyRun],
+    ) -> Result<(), DriverError> {
+        check_runs(from, to, runs)?;
+        self.call("copy_across")?;
+        lane.post(Work::Copy { from: from.address, to: to.address, runs: runs.to_vec() });
+        Ok(())
+    }
+
     fn foreign_fence(&self, handle: IpcHandle) -> Result<FakeFence, DriverError> {
         self.call("foreign_fence")?;
         let number = u64::from_le_bytes(handle[..8].try_into().expect("8 bytes")) as usize;

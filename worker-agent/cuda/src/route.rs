@@ -1,7 +1,7 @@
 //! Routes: copies of pages from one memory to another, on streams of their own.
 //!
 //! A store goes from an engine's memory to an arena, a load the other way, and a pass from one
-//! engine's memory to another's on the same node. All three are routes.
+//! engine's memory to another's on the same node, also of another device. All three are routes.
 
 use crate::driver::{Driver, DriverError, DriverFence, DriverLane, MemorySource};
 use crate::fold::{FoldedPage, PagePair, plan};
@@ -67,6 +67,8 @@ pub struct KvRoute<D: Driver> {
 #[derive(Debug)]
 enum RouteSteps {
     Runs,
+    /// Runs from one device to another.
+    Across,
     Direct(PageKernel),
     /// Converts into the staging area, which has this layout, and copies from there.
     Gather(PageKernel, KvLayout),
@@ -135,11 +137,12 @@ impl<D: Driver> Clone for KvSide<D> {
 
 impl<D: Driver> KvRoute<D> {
     /// A route. It copies in runs where the kernel cannot copy: the kernel needs pieces of multiples of
-    /// 16 bytes, and pages that are one piece of an arena.
+    /// 16 bytes, pages that are one piece of an arena, and no more than one device.
     ///
     /// # Errors
     ///
-    /// The pages of both sides have other sizes, or the driver refuses.
+    /// The pages of both sides have other sizes, they are on devices without a way between them, or the
+    /// driver refuses.
     pub fn new(
         from: KvSide<D>,
         to: KvSide<D>,
@@ -147,9 +150,15 @@ impl<D: Driver> KvRoute<D> {
     ) -> Result<Self, RouteError> {
         let run_bytes = FoldedPage::new(&from.layout, &to.layout)?.run_bytes;
         let is_bus = [&from, &to].iter().any(|side| side.memory.attachment().is_host());
+        let drivers = [&from, &to].map(|side| side.memory.driver());
+        let is_across = !is_bus && !Arc::ptr_eq(drivers[0], drivers[1]);
         let is_long = run_bytes >= if is_bus { BUS_RUN_MIN } else { DEVICE_RUN_MIN };
         let usual = if is_long { CopyWay::Runs } else { CopyWay::Kernel };
         let steps = match settings.way.unwrap_or(usual) {
+            _ if is_across => {
+                drivers[0].reach(drivers[1])?;
+                RouteSteps::Across
+            }
             CopyWay::Runs => RouteSteps::Runs,
             CopyWay::Kernel => RouteSteps::by_kernel(&from, &to, settings.staging_bytes)?,
         };
@@ -171,7 +180,12 @@ impl<D: Driver> KvRoute<D> {
 
     /// The way in which pages are copied.
     pub fn way(&self) -> CopyWay {
-        if matches!(self.steps, RouteSteps::Runs) { CopyWay::Runs } else { CopyWay::Kernel }
+        match self.steps {
+            RouteSteps::Runs | RouteSteps::Across => CopyWay::Runs,
+            RouteSteps::Direct(_) | RouteSteps::Gather(..) | RouteSteps::Scatter(..) => {
+                CopyWay::Kernel
+            }
+        }
     }
 
     /// Starts to copy pages, after what the fences stand for. No two pairs have the same target.
@@ -227,6 +241,11 @@ impl<D: Driver> KvRoute<D> {
         let lane = &on.lane;
         match (&self.steps, &on.staging) {
             (RouteSteps::Direct(kernel), _) => lane.convert(from, to, kernel, pairs)?,
+            (RouteSteps::Across, _) => {
+                let runs = plan(&self.from.layout, &self.to.layout, pairs)?;
+                let (here, there) = (self.from.memory.driver(), self.to.memory.driver());
+                here.copy_across(lane, from, to, there, &runs)?;
+            }
             (RouteSteps::Gather(kernel, staged), Some(staging)) => {
                 let (gathered, copied) = by_way_of_staging(pairs);
                 lane.convert(from, staging.attachment(), kernel, &gathered)?;
@@ -270,14 +289,14 @@ impl RouteSteps {
     fn staging(&self) -> Option<&KvLayout> {
         match self {
             Self::Gather(_, staged) | Self::Scatter(_, staged) => Some(staged),
-            Self::Runs | Self::Direct(_) => None,
+            Self::Runs | Self::Across | Self::Direct(_) => None,
         }
     }
 
     /// Pages of one step; `None` if all pages are one.
     fn pages_at_once(&self) -> Option<usize> {
         match self {
-            Self::Runs => None,
+            Self::Runs | Self::Across => None,
             Self::Direct(_) => Some(PAIRS_MAX),
             Self::Gather(_, staged) | Self::Scatter(_, staged) => Some(staged.pages() as usize),
         }

@@ -228,6 +228,37 @@ fn engines_on_two_devices_share_the_arena_and_copy_on_their_own() {
 }
 
 #[test]
+fn pages_go_from_one_device_to_another_past_the_arena() {
+    // Two devices of one driver, whose addresses are of one space.
+    let both = FakeDriver::default();
+    let drivers = [both.clone(), both].map(Arc::new);
+    let copier = EngineCopier::new(TwoDevices(drivers.clone()));
+    let arena = Arc::new(Arena::new(SLOTS, 2 * PAGE).unwrap());
+    let open = |device, order| {
+        let export = DeviceExport { device, ..export(order, 0, None) };
+        let id = copier.open(&export, None, &arena).unwrap();
+        let memory = copier.engine(id).unwrap().side.memory().clone();
+        drivers[0].fill(memory.attachment(), &pattern(id.0 + 1, memory.attachment().bytes()));
+        (id, page_layout(&export.pages).unwrap(), memory)
+    };
+    let (first, first_pages, first_memory) = open(DEVICE, PageOrder::Lbhnc);
+    let (second, second_pages, second_memory) = open([2; 16], PageOrder::Blhnc);
+    let bytes = |memory: &KvMemory<_>| drivers[0].bytes(memory.attachment());
+    let (a, mut b) = (bytes(&first_memory), bytes(&second_memory));
+    let before = drivers[0].calls().len();
+    let pairs = [(1, 1), (2, 3)];
+    copier.copy(CopyEnd::Pages(first), CopyEnd::Pages(second), &pairs).unwrap();
+    model((&first_pages, &a), (&second_pages, &mut b), &pairs);
+    assert!(bytes(&first_memory) == a && bytes(&second_memory) == b);
+    let calls = drivers[0].calls()[before..].to_vec();
+    assert_eq!(calls, ["reach", "lane", "copy_across", "fence", "wait"]);
+    // Without a way between them both stay as they are.
+    drivers[0].fail(0);
+    let refused = copier.copy(CopyEnd::Pages(first), CopyEnd::Pages(second), &[(0, 0)]);
+    assert!(refused.is_err() && bytes(&second_memory) == b);
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_words() {
     let rig = rig();
     let refused = |change: &dyn Fn(&mut DeviceExport)| {

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 #[derive(Debug)]
 pub(super) struct CudaContext {
     pub(super) device: sys::CUdevice,
-    context: sys::CUcontext,
+    pub(super) context: sys::CUcontext,
     module: sys::CUmodule,
     /// Copies pages.
     pub(super) kernel: sys::CUfunction,
@@ -53,6 +53,23 @@ impl CudaContext {
     pub(super) fn enter(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained as long as `self` lives.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    /// Lets copies of this device go to memory of another one.
+    pub(super) fn reach(&self, other: &Self) -> Result<(), DriverError> {
+        let mut can = 0;
+        // SAFETY: writes a number.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
+        check("cuDeviceCanAccessPeer", asked)?;
+        if can == 0 {
+            return Err(DriverError::Apart);
+        }
+        self.enter()?;
+        // SAFETY: the other context is retained as long as `other` lives.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            result => check("cuCtxEnablePeerAccess", result),
+        }
     }
 
     /// Waits for all work of this process on the device.

@@ -46,6 +46,30 @@ impl CudaLane {
         Ok(Self { context, stream })
     }
 
+    /// Copies runs to memory of another context.
+    pub(super) fn copy_across(
+        &self,
+        from: &Attachment,
+        to: &Attachment,
+        there: &CudaContext,
+        runs: &[CopyRun],
+    ) -> Result<(), DriverError> {
+        check_runs(from, to, runs)?;
+        self.context.enter()?;
+        let here = self.context.context;
+        for run in runs {
+            let (source, target) = (from.address + run.from as u64, to.address + run.to as u64);
+            // SAFETY: the run is within attached memory of the two contexts, which stays until all
+            // copies have ended.
+            let copied = unsafe {
+                let (there, stream) = (there.context, self.stream);
+                sys::cuMemcpyPeerAsync(target, there, source, here, run.bytes, stream)
+            };
+            check("cuMemcpyPeerAsync", copied)?;
+        }
+        Ok(())
+    }
+
     fn copy_batch(&self, from: u64, to: u64, runs: &[CopyRun]) -> Result<(), DriverError> {
         use sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_INVALID;
         use sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;

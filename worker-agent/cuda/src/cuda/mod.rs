@@ -9,6 +9,7 @@ pub use lane::{CudaFence, CudaLane};
 
 use crate::driver::{Attachment, Driver, DriverError, IpcHandle, MemorySource};
 use crate::report::NoCuda;
+use crate::runs::CopyRun;
 use context::CudaContext;
 use std::sync::Arc;
 
@@ -55,6 +56,21 @@ impl Driver for CudaDriver {
 
     fn lane(&self) -> Result<CudaLane, DriverError> {
         CudaLane::new(self.context.clone())
+    }
+
+    fn reach(&self, other: &Self) -> Result<(), DriverError> {
+        self.context.reach(&other.context)
+    }
+
+    fn copy_across(
+        &self,
+        lane: &CudaLane,
+        from: &Attachment,
+        to: &Attachment,
+        there: &Self,
+        runs: &[CopyRun],
+    ) -> Result<(), DriverError> {
+        lane.copy_across(from, to, &there.context, runs)
     }
 
     fn foreign_fence(&self, handle: IpcHandle) -> Result<CudaFence, DriverError> {
