@@ -25,15 +25,23 @@ pub(crate) fn open(settings: &ObjectSettings) -> Result<Arc<dyn ObjectStore>, Ob
     match &settings.url {
         ObjectUrl::Directory(path) => {
             let refuse = |source| ObjectOpenError::Directory { path: path.clone(), source };
-            // The directory only, not its parents: a share that is not mounted is an error.
-            match std::fs::create_dir(path) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    Err(refuse(error))
-                }
-                _ => Ok(Arc::new(LocalFileSystem::new_with_prefix(path)?)),
-            }
+            make_private(path).map_err(refuse)?;
+            Ok(Arc::new(LocalFileSystem::new_with_prefix(path)?))
         }
         ObjectUrl::S3 { bucket, .. } => s3(settings, bucket),
+    }
+}
+
+/// Makes a directory for this user alone, where it is missing. Whoever shares one with other users makes
+/// it for them.
+fn make_private(path: &std::path::Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    // The directory only, not its parents: a share that is not mounted is an error.
+    match builder.create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
     }
 }
 
@@ -166,6 +174,18 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_is_made_for_this_user_alone_and_its_parents_are_not() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("kv");
+        make_private(&path).unwrap();
+        make_private(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(make_private(&home.path().join("share/kv")).is_err());
+    }
 
     #[test]
     fn paths_are_known_again_and_others_are_left_alone() {

@@ -20,6 +20,8 @@ use crate::tier::TierReport;
 
 /// IndexObject objects that are read, the newest of those that there are.
 const INDEXES_MAX: usize = 4096;
+/// Bytes of them that are read at a time: more than tell of all blocks that a catalog keeps.
+const READ_BYTES_MAX: u64 = 512 << 20;
 /// IndexObject objects that are asked for at a time.
 const FETCHES: usize = 8;
 /// Blocks in one report.
@@ -134,11 +136,18 @@ impl IndexKeeper {
     /// IndexObject objects that were not seen before as they are now, oldest first.
     async fn list(&self) -> object_store::Result<Vec<(Path, Version)>> {
         let folder = self.shared.paths.indexes();
-        let mut listed: Vec<ObjectMeta> =
-            self.shared.edges.store.list(Some(&folder)).try_collect().await?;
-        listed.retain(|meta| meta.size <= INDEX_BYTES_MAX as u64);
-        listed.sort_by_key(|meta| meta.last_modified);
-        let newest = listed.split_off(listed.len().saturating_sub(INDEXES_MAX));
+        let mut listed = self.shared.edges.store.list(Some(&folder));
+        let mut newest = Vec::new();
+        while let Some(meta) = listed.try_next().await? {
+            if meta.size <= INDEX_BYTES_MAX as u64 {
+                newest.push(meta);
+            }
+            // A bucket may have any number of objects.
+            if newest.len() >= 2 * INDEXES_MAX {
+                keep_newest(&mut newest);
+            }
+        }
+        keep_newest(&mut newest);
         let version = |meta: ObjectMeta| {
             (meta.location, (meta.e_tag, meta.size, meta.last_modified.timestamp_millis()))
         };
@@ -153,8 +162,13 @@ impl IndexKeeper {
         self.seen.extend(known);
         let shared = &self.shared;
         let fetches = new.into_iter().map(|(path, version)| async move {
-            let get = async { shared.edges.store.get(&path).await?.bytes().await };
-            let bytes = timeout(shared.settings.times.read, get).await.ok()?.ok()?;
+            let get = async {
+                let object = shared.edges.store.get(&path).await.ok()?;
+                // It may have grown since it was listed.
+                let is_small = object.meta.size <= INDEX_BYTES_MAX as u64;
+                if is_small { object.bytes().await.ok() } else { None }
+            };
+            let bytes = timeout(shared.settings.times.read, get).await.ok()??;
             let index = IndexObject::decode(&bytes, &shared.form, &shared.seal);
             Some((path, version, index))
         });
@@ -223,8 +237,50 @@ impl IndexKeeper {
     }
 }
 
+/// Keeps the newest objects, oldest first, as many as are read.
+fn keep_newest(listed: &mut Vec<ObjectMeta>) {
+    listed.sort_by_key(|meta| meta.last_modified);
+    let mut bytes = 0;
+    let sizes = listed.iter().rev().map(|meta| meta.size);
+    let kept = sizes.take(INDEXES_MAX).take_while(|size| {
+        bytes += size;
+        bytes <= READ_BYTES_MAX
+    });
+    let oldest = listed.len() - kept.count();
+    listed.drain(..oldest);
+}
+
 /// Waits until the tier is closed.
 async fn is_closed(closed: &mut watch::Receiver<bool>) {
     // An error means that the tier is gone.
     let _ = closed.wait_for(|closed| *closed).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn the_newest_objects_are_read_within_their_room() {
+        let object = |number: u64, size| ObjectMeta {
+            location: Path::from(format!("{number}")),
+            last_modified: (UNIX_EPOCH + Duration::from_secs(number)).into(),
+            size,
+            e_tag: None,
+            version: None,
+        };
+        let kept = |sizes: &[u64]| {
+            let mut listed: Vec<_> = (0..).zip(sizes).map(|(at, size)| object(at, *size)).collect();
+            listed.reverse();
+            keep_newest(&mut listed);
+            let times = listed.iter().map(|meta| meta.last_modified.timestamp() as usize);
+            times.collect::<Vec<_>>()
+        };
+        let half = READ_BYTES_MAX / 2;
+        assert_eq!(kept(&[1, half, half]), [1, 2]);
+        assert_eq!(kept(&[1, half, half + 1]), [2]);
+        assert_eq!(kept(&vec![1; INDEXES_MAX + 2]), (2..INDEXES_MAX + 2).collect::<Vec<_>>());
+        assert_eq!(kept(&[]), [0; 0]);
+    }
 }
