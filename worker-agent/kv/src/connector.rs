@@ -58,4 +58,4 @@ pub use settings::{
     AskHint, CacheOpener, ConnectorReport, ConnectorSettings, EngineChange, EngineWatch, HintTaker,
     KeyBook, SchedulerReport,
 };
-pub use uses::{AskUse, UseTaker};
+pub use uses::{AskUse, NotedPlace, UseTaker};

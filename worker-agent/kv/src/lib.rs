@@ -25,7 +25,7 @@ mod turns;
 
 use std::time::Duration;
 
-use stator_protos::hash::SequenceHash;
+use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::name::BlockName;
 
 /// Time since an origin that the process chose.
@@ -63,6 +63,13 @@ pub struct Block {
 /// those of the space that all share, have zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantKey(pub u64);
+
+impl TenantKey {
+    /// The tenant of a cache salt, with any adapter: a tenant's adapters count together.
+    pub fn of_salt(salt: Option<&str>) -> Self {
+        Self(HashSeed::new(None, salt).number())
+    }
+}
 
 /// The form of all KV of one cache. KV of another form is refused, never converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

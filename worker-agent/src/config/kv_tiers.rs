@@ -66,7 +66,7 @@ pub struct KvTierArgs {
     /// Share of host memory and of the disk that the KV of one tenant may have, in percent. Beyond it
     /// a tenant's KV takes the place of its own, not of others'. A tenant is a prefix space: what a
     /// proxy makes of API key, `x-tenant-id` and `cache_salt`. Needs `--kv-host-gb` and
-    /// `--engine builtin` or `vllm`. Default: no limit.
+    /// `--engine builtin`, `vllm` or `sglang`. Default: no limit.
     #[arg(long, env = "STATOR_KV_TENANT_SHARE_PERCENT", value_name = "PERCENT")]
     pub kv_tenant_share_percent: Option<u8>,
 
@@ -173,9 +173,10 @@ impl KvTierArgs {
             faults.0.push("kv-socket-dir: needs --engine vllm, sglang or trtllm".into());
         }
         // What other engines hand over does not say whose it is.
-        let has_tenants = matches!(engine, EngineKind::Builtin | EngineKind::Vllm);
+        let has_tenants =
+            matches!(engine, EngineKind::Builtin | EngineKind::Vllm | EngineKind::Sglang);
         if self.kv_tenant_share_percent.is_some() && !has_tenants {
-            faults.0.push("kv-tenant-share-percent: needs --engine builtin or vllm".into());
+            faults.0.push("kv-tenant-share-percent: needs --engine builtin, vllm or sglang".into());
         }
     }
 
@@ -399,9 +400,11 @@ mod tests {
         let share = check(EngineKind::Builtin, &share).unwrap_err();
         assert_eq!(share, ["kv-tenant-share-percent: 0 is not in 1..=100"]);
         let share = ["--kv-host-gb=1", "--kv-tenant-share-percent=9"];
-        assert!(check(EngineKind::Vllm, &share).is_ok());
-        let share = check(EngineKind::Sglang, &share).unwrap_err();
-        assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin or vllm"]);
+        assert!(
+            check(EngineKind::Vllm, &share).is_ok() && check(EngineKind::Sglang, &share).is_ok()
+        );
+        let share = check(EngineKind::Trtllm, &share).unwrap_err();
+        assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin, vllm or sglang"]);
         let room = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-gb=2"]);
         assert_eq!(room.unwrap_err(), ["kv-disk-dir: needed with kv-disk-gb 2"]);
     }

@@ -24,7 +24,7 @@ use stator_kv::Block;
 use stator_kv::arena::Arena;
 use stator_kv::cache::{CacheLender, CacheTier, TierOpener, TierPlace, TieredCache};
 use stator_kv::connector::wire::{EngineHint, EngineKey, NamedHolder};
-use stator_kv::connector::{AskHint, AskUse};
+use stator_kv::connector::{AskHint, AskUse, NotedPlace};
 use stator_kv::metrics::KvMetrics;
 use stator_kv::peer::{DirectReads, PeerSettings, PeerTier};
 use stator_kv::store::{TierAdmission, TierSettings};
@@ -176,9 +176,9 @@ impl KvPeers {
         self.noted.note(holders.into())
     }
 
-    /// Notes what an engine in another process got so far for the prompt of a note.
-    pub(crate) fn note_use(&self, number: u64, used: AskUse) {
-        self.noted.note_use(number, used);
+    /// Notes what an engine in another process got so far for a noted prompt.
+    pub(crate) fn note_use(&self, place: NotedPlace, used: AskUse) {
+        self.noted.note_use(place, used);
     }
 
     /// Blocks that the engine got so far for the prompt of a note.
@@ -186,31 +186,47 @@ impl KvPeers {
         self.noted.used(number)
     }
 
-    /// Keeps the holders of a prompt whose pages an SGLang asks for later.
-    pub(crate) fn note_pages(&self, pages: &[PageKey], holders: &[KvHolder]) {
-        self.noted_pages.note(pages, holders);
+    /// Keeps the holders of a prompt whose pages an SGLang asks for later; returns the number of the
+    /// note.
+    pub(crate) fn note_pages(&self, pages: &[PageKey], holders: &[KvHolder]) -> u64 {
+        let number = self.note(holders);
+        self.noted_pages.note(pages, number);
+        number
     }
 
-    /// An engine names blocks of a prompt, whose holders were noted or came with it.
-    pub(crate) fn hint_for_engine(&self, hint: AskHint, blocks: &[Block]) {
+    /// An engine names blocks of a prompt, whose holders were noted or came with it. Returns where the
+    /// blocks are in the noted prompt.
+    pub(crate) fn hint_for_engine(&self, hint: AskHint, blocks: &[Block]) -> Option<NotedPlace> {
         match hint {
             AskHint::Given(EngineHint::Noted(number)) => {
-                if let Some(holders) = self.noted.find(number) {
-                    self.hint(&holders, blocks);
-                }
+                self.hint_of_note(NotedPlace { number, first: 0 }, blocks)
             }
             AskHint::Given(EngineHint::Holders(named)) => {
                 let holder =
                     |NamedHolder { address, blocks }| KvHolder { address, blocks: blocks as usize };
                 self.hint(&named.into_iter().map(holder).collect::<Vec<_>>(), blocks);
+                None
             }
             AskHint::FirstKey(EngineKey(key)) => {
                 let page = PageKey(*key.first_chunk().expect("a key has 36 bytes"));
-                let Some((holders, before)) = self.noted_pages.find(page) else { return };
-                let deeper = |block: &Block| Block { depth: block.depth + before as u32, ..*block };
-                self.hint(&holders, &blocks.iter().map(deeper).collect::<Vec<_>>());
+                self.hint_of_note(self.noted_pages.find(page)?, blocks)
             }
         }
+    }
+
+    /// Passes on who holds these blocks of a noted prompt; the place, if the note is still kept.
+    fn hint_of_note(&self, place: NotedPlace, blocks: &[Block]) -> Option<NotedPlace> {
+        let holders = self.noted.find(place.number)?;
+        let beyond = |holder: &KvHolder| {
+            let blocks = holder.blocks.checked_sub(place.first).filter(|blocks| *blocks > 0)?;
+            Some(KvHolder { blocks, ..holder.clone() })
+        };
+        let holders: Vec<_> = holders.iter().filter_map(beyond).collect();
+        if !holders.is_empty() {
+            let deeper = |of: &Block| Block { depth: of.depth + place.first as u32, ..*of };
+            self.hint(&holders, &blocks.iter().map(deeper).collect::<Vec<_>>());
+        }
+        Some(place)
     }
 }
 

@@ -123,8 +123,8 @@ impl Rank {
     }
 
     /// Notes for the tiers who holds KV of a prompt, and that its trace is to tell what they give: the
-    /// engine names its blocks by itself, and later. Returns the number that is to come with them, if
-    /// the engine passes one on.
+    /// engine names its blocks by itself, and later. Returns the number of the note. vLLM passes it on;
+    /// pages of an SGLang are known by their keys.
     fn note(
         &self,
         request: &Request,
@@ -136,11 +136,11 @@ impl Rank {
         let peers = self.peers.as_ref().filter(|_| is_of_use)?;
         let Some(page_tokens) = self.page_tokens else { return Some(peers.note(holders)) };
         // SGLang draws a part of an adapter's keys by lot.
-        if metadata.lora.is_none() {
+        metadata.lora.is_none().then(|| {
             let salt = request.cache_salt.as_deref();
-            peers.note_pages(&prompt_keys(request.tokens.as_slice(), salt, page_tokens), holders);
-        }
-        None
+            let pages = prompt_keys(request.tokens.as_slice(), salt, page_tokens);
+            peers.note_pages(&pages, holders)
+        })
     }
 
     /// Blocks that the engine got from the tiers for a prompt, if that is known.

@@ -146,10 +146,10 @@ impl TierService {
 
 /// Listeners for the hints of engines' requests, and for what the requests got.
 fn listeners(peers: Option<Arc<KvPeers>>) -> (Arc<HintTaker>, Arc<UseTaker>) {
-    let Some(hinted) = peers else { return (Arc::new(|_, _| {}), Arc::new(|_, _| {})) };
+    let Some(hinted) = peers else { return (Arc::new(|_, _| None), Arc::new(|_, _| {})) };
     let noting = hinted.clone();
     let hints: Arc<HintTaker> = Arc::new(move |hint, blocks| hinted.hint_for_engine(hint, blocks));
-    (hints, Arc::new(move |number, used| noting.note_use(number, used)))
+    (hints, Arc::new(move |place, used| noting.note_use(place, used)))
 }
 
 /// Writes what engines load into the folder, which is made for this user alone where it is missing.

@@ -233,7 +233,7 @@ impl SharedStore {
     }
 
     pub(super) fn learn(&self, blocks: &[Block]) {
-        self.call(|state, _| blocks.iter().for_each(|block| state.store.learn(*block)));
+        self.call(|state, now| blocks.iter().for_each(|block| state.store.learn(*block, now)));
     }
 
     pub(super) fn clear(&self) {

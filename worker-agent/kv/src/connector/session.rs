@@ -205,9 +205,6 @@ impl SchedulerSession {
     /// Passes on the hint of a request, or what may be one.
     fn hint(&mut self, request: u64, first_key: Option<EngineKey>, names: &[BlockName]) {
         let given = self.engine.hinted.take_if(|(of, _)| *of == request);
-        if let Some((_, EngineHint::Noted(number))) = &given {
-            self.uses.begin(request, *number, names.len());
-        }
         let given = given.map(|(_, hint)| AskHint::Given(hint));
         let Some(hint) = given.or(first_key.map(AskHint::FirstKey)) else { return };
         let block = |(depth, name): (u32, &BlockName)| Block {
@@ -217,7 +214,10 @@ impl SchedulerSession {
             depth,
             tenant: crate::TenantKey::default(),
         };
-        (self.hints)(hint, &(0..).zip(names).map(block).collect::<Vec<_>>());
+        let noted = (self.hints)(hint, &(0..).zip(names).map(block).collect::<Vec<_>>());
+        if let Some(place) = noted {
+            self.uses.begin(request, place, names.len());
+        }
     }
 
     fn filled(&mut self, filled: &[FilledSlot]) -> Result<(), ShimFault> {

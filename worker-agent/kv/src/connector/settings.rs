@@ -1,7 +1,7 @@
 //! Settings of the server that engines connect to, and its report.
 
 use super::copier::DeviceCopier;
-use super::uses::UseTaker;
+use super::uses::{NotedPlace, UseTaker};
 use super::wire::{EngineHint, EngineKey, ShimPulse};
 use crate::cache::TieredCache;
 use crate::{Block, BlockForm};
@@ -48,12 +48,13 @@ pub enum AskHint {
     FirstKey(EngineKey),
 }
 
-/// Takes note of where else the blocks of a request may be, from the first that it asks for.
-pub type HintTaker = dyn Fn(AskHint, &[Block]) + Send + Sync;
+/// Takes note of where else the blocks of a request may be, from the first that it asks for. Returns
+/// where they are in a prompt that the agent has noted, if it has.
+pub type HintTaker = dyn Fn(AskHint, &[Block]) -> Option<NotedPlace> + Send + Sync;
 
-/// Hashes by which routers know the blocks of an engine whose shim does not know their tokens.
+/// Hashes and tenants of the blocks of an engine whose shim does not know their tokens.
 pub trait KeyBook: Send + Sync {
-    /// The block with its hashes, if they are known; otherwise the block as it is.
+    /// The block with its hashes and tenant, if they are known; otherwise the block as it is.
     fn name(&self, key: &EngineKey, block: Block) -> Block;
 
     /// A block was registered without hashes. The cache learns them when they are known.
@@ -79,7 +80,7 @@ pub struct ConnectorSettings {
     pub watch: Arc<EngineWatch>,
     /// Hears of hints.
     pub hints: Arc<HintTaker>,
-    /// Hears what requests with numbers got.
+    /// Hears what requests for noted prompts got.
     pub uses: Arc<UseTaker>,
     /// Knows hashes of blocks.
     pub keys: Arc<dyn KeyBook>,
@@ -97,7 +98,7 @@ pub struct ConnectorSettings {
 impl ConnectorSettings {
     /// Settings with the usual bounds, and listeners that do nothing.
     pub fn new(socket: PathBuf, open: Box<CacheOpener>) -> Self {
-        let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| ()));
+        let (watch, hints) = (Arc::new(|_| ()), Arc::new(|_, _: &[Block]| None));
         let (uses, keys, copier) = (Arc::new(|_, _| ()), Arc::new(NoKeys), None);
         let (connections_max, credit_max) = (64, 1024);
         Self { socket, watch, hints, uses, keys, open, copier, connections_max, credit_max }

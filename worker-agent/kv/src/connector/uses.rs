@@ -1,4 +1,4 @@
-//! Blocks that became ready for requests which the agent knows by a number, for their traces.
+//! Blocks that became ready for requests whose prompts the agent has noted, for their traces.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -20,10 +20,19 @@ pub struct AskUse {
     pub waited: Duration,
 }
 
-/// Hears how much a request got from the tiers so far, under the number of its hint. Returns at once.
-pub type UseTaker = dyn Fn(u64, AskUse) + Send + Sync;
+/// Where the blocks of a question are in a prompt that the agent has noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NotedPlace {
+    /// Number of the note.
+    pub number: u64,
+    /// Blocks of the prompt before the first that is asked for.
+    pub first: usize,
+}
 
-/// Uses of the tiers by the open requests of one engine. Only requests with a hint by number count.
+/// Hears how much a request got from the tiers so far for its question there. Returns at once.
+pub type UseTaker = dyn Fn(NotedPlace, AskUse) + Send + Sync;
+
+/// Uses of the tiers by the open requests of one engine. Only requests for noted prompts count.
 pub(super) struct AskUses {
     taker: Arc<UseTaker>,
     block_bytes: usize,
@@ -31,8 +40,7 @@ pub(super) struct AskUses {
 }
 
 struct OpenUse {
-    /// Number by which the agent knows the request.
-    number: u64,
+    place: NotedPlace,
     begun: Instant,
     used: AskUse,
 }
@@ -42,11 +50,11 @@ impl AskUses {
         Self { taker, block_bytes, open: Mutex::default() }
     }
 
-    /// Begins to count for a request, which asks for so many blocks. Its session bounds how many are
-    /// open.
-    pub(super) fn begin(&self, request: u64, number: u64, asked: usize) {
+    /// Begins to count for a request, which asks for so many blocks of a noted prompt. Its session
+    /// bounds how many are open.
+    pub(super) fn begin(&self, request: u64, place: NotedPlace, asked: usize) {
         let used = AskUse { asked, ..AskUse::default() };
-        self.open.lock().insert(request, OpenUse { number, begun: Instant::now(), used });
+        self.open.lock().insert(request, OpenUse { place, begun: Instant::now(), used });
     }
 
     /// Counts blocks that were there at once.
@@ -72,10 +80,10 @@ impl AskUses {
             if ready > 0 {
                 open.used.waited = open.begun.elapsed();
             }
-            (open.number, open.used)
+            (open.place, open.used)
         });
-        if let Some((number, used)) = told {
-            (self.taker)(number, used);
+        if let Some((place, used)) = told {
+            (self.taker)(place, used);
         }
     }
 }
@@ -85,21 +93,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uses_of_numbered_requests_grow_until_they_end() {
+    fn uses_of_noted_prompts_grow_until_they_end() {
         let heard = Arc::<Mutex<Vec<_>>>::default();
         let told = heard.clone();
-        let taker = move |number, used: AskUse| {
-            told.lock().push((number, used.asked, used.host, used.ready, used.bytes));
+        let place = NotedPlace { number: 70, first: 4 };
+        let taker = move |at, used: AskUse| {
+            assert_eq!(at, place);
+            told.lock().push((used.asked, used.host, used.ready, used.bytes));
         };
         let uses = AskUses::new(Arc::new(taker), 10);
         uses.ready(1, 5);
-        uses.begin(1, 70, 9);
+        uses.begin(1, place, 9);
         // The thread that tells of progress may be ahead of the answer.
         uses.ready(1, 2);
         uses.found(1, 3);
         uses.end(1);
         uses.ready(1, 1);
-        assert_eq!(*heard.lock(), [(70, 9, 0, 2, 20), (70, 9, 3, 5, 50)]);
+        assert_eq!(*heard.lock(), [(9, 0, 2, 20), (9, 3, 5, 50)]);
         assert!(uses.open.lock().is_empty());
     }
 }

@@ -27,8 +27,7 @@ impl ToldWords {
             return false;
         }
         let seed = HashSeed::new(Some(&frame.lora), Some(&frame.salt));
-        // A tenant's adapters count together, as in a built-in engine.
-        let tenant = TenantKey(HashSeed::new(None, Some(&frame.salt)).number());
+        let tenant = TenantKey::of_salt(Some(&frame.salt));
         self.0.extend(frame.blocks.iter().map(|block| {
             let mut before = block.key;
             before.0[..32].copy_from_slice(&block.before);

@@ -58,6 +58,21 @@ impl TenantSlots {
         self.tenants.entry(tenant).or_default().slots += 1;
     }
 
+    /// Whether a slot counts for another tenant than this.
+    pub fn is_of_another(&self, slot: SlotId, tenant: TenantKey) -> bool {
+        self.member(slot).is_some_and(|of| of.tenant != tenant)
+    }
+
+    /// A slot that counts for another tenant is this one's. If it may be evicted, it is after all
+    /// others of the tenant.
+    pub fn give(&mut self, slot: SlotId, tenant: TenantKey) {
+        let is_idle = self.member(slot).is_some_and(|of| of.is_idle);
+        self.add(slot, tenant);
+        if is_idle {
+            self.release(slot);
+        }
+    }
+
     /// A slot is nobody's any more.
     pub fn remove(&mut self, slot: SlotId) {
         self.hold(slot);
@@ -142,6 +157,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Add(u32, u64),
+        Give(u32, u64),
         Remove(u32),
         Hold(u32),
         Release(u32),
@@ -152,6 +168,7 @@ mod tests {
         let slot = 0..8_u32;
         prop_oneof![
             4 => (slot.clone(), 0..3_u64).prop_map(|(slot, tenant)| Step::Add(slot, tenant)),
+            1 => (slot.clone(), 0..3_u64).prop_map(|(slot, tenant)| Step::Give(slot, tenant)),
             1 => slot.clone().prop_map(Step::Remove),
             2 => slot.clone().prop_map(Step::Hold),
             4 => slot.clone().prop_map(Step::Release),
@@ -176,6 +193,18 @@ mod tests {
                         take(&mut model, slot);
                         model.push((slot, tenant, false));
                         slots.add(SlotId(slot), TenantKey(tenant));
+                    }
+                    Step::Give(slot, tenant) => {
+                        let is_others = model.iter().any(|of| of.0 == slot && of.1 != tenant);
+                        prop_assert_eq!(
+                            slots.is_of_another(SlotId(slot), TenantKey(tenant)),
+                            is_others
+                        );
+                        if is_others {
+                            let of = take(&mut model, slot);
+                            model.extend(of.map(|of| (slot, tenant, of.2)));
+                            slots.give(SlotId(slot), TenantKey(tenant));
+                        }
                     }
                     Step::Remove(slot) => {
                         take(&mut model, slot);

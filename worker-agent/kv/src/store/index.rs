@@ -60,7 +60,7 @@ impl BlockIndex {
     pub(super) fn learn(&mut self, block: Block) -> Option<KnownBlock> {
         let unnamed = |known: &&mut KnownBlock| known.hash.is_none() && block.hash.is_some();
         let known = self.blocks.get_mut(&block.name).filter(unnamed)?;
-        (known.hash, known.parent) = (block.hash, block.parent);
+        (known.hash, known.parent, known.tenant) = (block.hash, block.parent, block.tenant);
         self.hashes.extend(known.hash.map(|hash| (hash, block.name)));
         Some(*known)
     }

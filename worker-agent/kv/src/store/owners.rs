@@ -87,7 +87,7 @@ impl BlockStore {
         if !is_granted || self.live_owner(owner).is_none() {
             return Filled::NotGranted;
         }
-        self.learn(block);
+        self.learn(block, now);
         let held = self.index.slot(block.name);
         let is_coming = held.is_some_and(|at| self.slots[at].state != SlotState::Ready);
         if (held.is_none() || is_coming) && !self.make_room_of(block.tenant, now) {
@@ -116,10 +116,17 @@ impl BlockStore {
         self.index.find(name)?.hash
     }
 
-    /// Takes the hashes of a block that had none, and tells where the block is.
-    pub fn learn(&mut self, block: Block) {
+    /// Takes the hashes and the tenant of a block that had no hashes, and tells where the block is.
+    pub fn learn(&mut self, block: Block, now: Now) {
         let Some(known) = self.index.learn(block) else { return };
         let block = known.block(block.name);
+        if let Some(slot) =
+            known.slot.filter(|slot| self.tenants.is_of_another(*slot, block.tenant))
+        {
+            // Where all that the tenant may have is in use, it has one more.
+            self.make_room_of(block.tenant, now);
+            self.tenants.give(slot, block.tenant);
+        }
         let slot = known.slot.filter(|slot| self.slots[*slot].state == SlotState::Ready);
         if let Some(slot) = slot {
             self.pin_if_wished(slot, &block);

@@ -68,7 +68,7 @@ fn a_block_whose_hash_is_learnt_late_is_pinned_then() {
     let mut bench = bench(16, Vec::new());
     bench.fill(0..2);
     pin(&mut bench, 0..2);
-    bench.store.learn(hashed(0));
+    bench.store.learn(hashed(0), bench.now);
     fill(&mut bench, 20..60);
     assert_eq!(here(&mut bench, 0..2), [0]);
 }

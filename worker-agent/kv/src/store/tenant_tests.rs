@@ -3,6 +3,7 @@
 use super::tests::{Bench, block, names};
 use super::*;
 use crate::{Block, Checksum, TenantKey};
+use stator_protos::hash::SequenceHash;
 
 const FLOOD: TenantKey = TenantKey(1);
 
@@ -49,4 +50,26 @@ fn a_tenant_whose_blocks_are_all_in_use_gets_no_more() {
     assert_eq!(bench.ask(2, 100..101).ready.len() + bench.ask(3, 101..102).ready.len(), 1);
     bench.store.forget(&names(100..103));
     assert_eq!(bench.store.status(bench.now).host.pinned, 1);
+}
+
+#[test]
+fn a_block_whose_tenant_is_learned_late_counts_for_it_from_then_on() {
+    let mut bench = bench(8, 2);
+    assert_eq!(bench.fill(0..1), [Filled::Registered]);
+    fill(&mut bench, 100, FLOOD);
+    fill(&mut bench, 101, FLOOD);
+    let unnamed = Block { hash: None, tenant: TenantKey::default(), ..block(7) };
+    let slot = bench.store.grant(bench.owner, 1, bench.now)[0];
+    let filled = bench.store.filled(bench.owner, slot, unnamed, Checksum(0), bench.now);
+    assert_eq!(filled, Filled::Registered);
+    let named = Block { hash: Some(SequenceHash(7)), tenant: FLOOD, ..unnamed };
+    bench.store.learn(named, bench.now);
+    assert_eq!(bench.ask(1, 100..101), Found::default(), "the flood's oldest made room");
+    bench.store.learn(named, bench.now);
+    assert_eq!((bench.ask(2, 101..102).ready.len(), bench.ask(3, 7..8).ready.len()), (1, 1));
+    bench.end(2);
+    bench.end(3);
+    fill(&mut bench, 102, FLOOD);
+    assert_eq!(bench.ask(4, 101..102), Found::default());
+    assert_eq!(bench.ask(5, 0..1).ready.len(), 1, "the other tenant's block is there");
 }

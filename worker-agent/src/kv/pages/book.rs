@@ -3,10 +3,10 @@
 use super::PageKey;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_kv::Block;
 use stator_kv::cache::TieredCache;
 use stator_kv::connector::KeyBook;
 use stator_kv::connector::wire::EngineKey;
+use stator_kv::{Block, TenantKey};
 use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
 use stator_protos::kv_event::{EngineEvent, KvEvent, Stored};
 use stator_signals::events::EngineListener;
@@ -46,16 +46,17 @@ struct KnownPage {
     hash: SequenceHash,
 }
 
-/// Hashes of a page and the one before it, as routers know them.
+/// Hashes of a page and the one before it, as routers know them, and whose it is.
 #[derive(Clone, Copy)]
 struct PageName {
     hash: SequenceHash,
     parent: Option<SequenceHash>,
+    tenant: TenantKey,
 }
 
 impl PageName {
     fn give(self, block: Block) -> Block {
-        Block { hash: Some(self.hash), parent: self.parent, ..block }
+        Block { hash: Some(self.hash), parent: self.parent, tenant: self.tenant, ..block }
     }
 }
 
@@ -138,11 +139,11 @@ impl BookState {
             let Some(page) = self.told.get(&before) else { return };
             (key, parent) = (Some(page.key), Some(page.hash));
         }
-        let seed = HashSeed::new(None, salt);
+        let (seed, tenant) = (HashSeed::new(None, salt), TenantKey::of_salt(salt));
         for (theirs, tokens) in stored.hashes.iter().zip(stored.tokens.chunks_exact(page_tokens)) {
             let page = PageKey::next(key, tokens);
             let hash = next_sequence_hash(parent, block_hash(tokens, seed));
-            let name = PageName { hash, parent };
+            let name = PageName { hash, parent, tenant };
             if self.told.insert(*theirs, KnownPage { key: page, hash }).is_none() {
                 self.order.push_back((*theirs, page));
             }
@@ -219,7 +220,7 @@ mod tests {
     }
 
     fn block(name: u128) -> Block {
-        let tenant = stator_kv::TenantKey::default();
+        let tenant = TenantKey::default();
         Block { name: BlockName(name), hash: None, parent: None, depth: 0, tenant }
     }
 
@@ -237,7 +238,8 @@ mod tests {
             sequence_hashes(&tokens(3), PAGE, HashSeed::new(None, salt), &mut hashes);
             let names: Vec<_> = (0..3).map(|page| named(&book, page, salt)).collect();
             assert_eq!(names, hashes.iter().copied().map(Some).collect::<Vec<_>>());
-            assert_eq!(book.name(&key(2, salt), block(1)).parent, Some(hashes[1]));
+            let last = book.name(&key(2, salt), block(1));
+            assert_eq!((last.parent, last.tenant), (Some(hashes[1]), TenantKey::of_salt(salt)));
             assert_eq!(named(&book, 3, salt), None);
         }
     }

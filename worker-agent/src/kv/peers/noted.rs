@@ -3,8 +3,9 @@
 
 use super::holder::KvHolder;
 use parking_lot::Mutex;
-use stator_kv::connector::AskUse;
-use std::collections::VecDeque;
+use stator_kv::connector::{AskUse, NotedPlace};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Notes that are kept at most; the oldest goes first.
@@ -25,8 +26,9 @@ struct HolderNotes {
 /// A note of one prompt.
 struct PromptNote {
     holders: Arc<[KvHolder]>,
-    /// Blocks that the engine got of it: the most, where several choices asked.
-    used: Option<AskUse>,
+    /// Blocks that the engine got of it, by the places from which it asked for some: an SGLang asks
+    /// for a long prompt part by part.
+    used: BTreeMap<usize, AskUse>,
 }
 
 impl NotedHolders {
@@ -37,7 +39,7 @@ impl NotedHolders {
             kept.notes.pop_front();
             kept.first += 1;
         }
-        kept.notes.push_back(PromptNote { holders, used: None });
+        kept.notes.push_back(PromptNote { holders, used: BTreeMap::new() });
         kept.first + kept.notes.len() as u64 - 1
     }
 
@@ -47,16 +49,31 @@ impl NotedHolders {
         Some(kept.note(number)?.holders.clone())
     }
 
-    /// Notes what the engine got so far for the prompt of this number.
-    pub(super) fn note_use(&self, number: u64, used: AskUse) {
+    /// Notes what the engine got so far from a place of a prompt on.
+    ///
+    /// Several choices ask for the same, and an SGLang first looks for pages and then loads them. The
+    /// question that got most counts, and of those the one that found the least in host memory: for
+    /// the others it was brought there.
+    pub(super) fn note_use(&self, place: NotedPlace, used: AskUse) {
         let mut kept = self.0.lock();
-        let Some(note) = kept.note(number) else { return };
-        note.used = note.used.into_iter().chain([used]).max_by_key(|of| of.ready);
+        let Some(note) = kept.note(place.number) else { return };
+        let counts = |of: &AskUse| (of.ready, of.asked, Reverse(of.host));
+        let most = note.used.entry(place.first).or_insert(used);
+        if counts(&used) > counts(most) {
+            *most = used;
+        }
     }
 
-    /// Blocks that the engine got so far for the prompt of this number.
+    /// Blocks that the engine got so far for the prompt of this number, if it has asked for any.
     pub(super) fn used(&self, number: u64) -> Option<AskUse> {
-        self.0.lock().note(number)?.used
+        let mut kept = self.0.lock();
+        kept.note(number)?.used.values().copied().reduce(|sum, of| AskUse {
+            asked: sum.asked + of.asked,
+            host: sum.host + of.host,
+            ready: sum.ready + of.ready,
+            bytes: sum.bytes + of.bytes,
+            waited: sum.waited.max(of.waited),
+        })
     }
 }
 
@@ -83,16 +100,19 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_that_got_most_counts() {
+    fn the_question_that_got_most_counts_in_each_place() {
         let notes = NotedHolders::default();
         let number = notes.note([].into());
+        let from = |first| NotedPlace { number, first };
         assert_eq!(notes.used(number), None);
-        let got = |ready| AskUse { asked: 9, ready, ..AskUse::default() };
-        for ready in [1, 4, 2] {
-            notes.note_use(number, got(ready));
+        let got = |host, ready| AskUse { asked: 9, host, ready, ..AskUse::default() };
+        for (host, ready) in [(1, 1), (1, 4), (0, 2), (4, 4)] {
+            notes.note_use(from(0), got(host, ready));
         }
-        assert_eq!(notes.used(number), Some(got(4)));
-        notes.note_use(number + 1, got(9));
+        assert_eq!(notes.used(number), Some(got(1, 4)));
+        notes.note_use(from(9), got(2, 3));
+        assert_eq!(notes.used(number), Some(AskUse { asked: 18, ..got(3, 7) }));
+        notes.note_use(NotedPlace { number: number + 1, first: 0 }, got(9, 9));
         assert_eq!(notes.used(number + 1), None);
     }
 }

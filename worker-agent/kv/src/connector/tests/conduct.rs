@@ -1,7 +1,7 @@
 //! Tests of admission, and of messages that a shim may send.
 
-use super::super::AskHint;
 use super::super::wire::*;
+use super::super::{AskHint, NotedPlace};
 use super::kit::{Agent, BLOCK_BYTES, Shim, ShimWire, hello, key, until};
 use crate::SlotId;
 
@@ -93,7 +93,7 @@ fn a_hint_is_passed_on_with_the_blocks_of_its_request_alone() {
 }
 
 #[test]
-fn a_request_with_a_number_is_told_what_it_got_from_where() {
+fn a_request_for_a_noted_prompt_is_told_what_it_got_from_where() {
     let agent = Agent::new(8);
     let mut shim = agent.shim("a");
     shim.store(&[1, 2]);
@@ -102,13 +102,14 @@ fn a_request_with_a_number_is_told_what_it_got_from_where() {
     shim.wire.send(&ShimMessage::Hint { request, hint: EngineHint::Noted(70) });
     let found = shim.ask(&[1, 2, 3, 4]);
     assert_eq!((found.slots.len(), found.pending), (2, 1));
-    let used = || agent.used.lock().get(&70).map(|of| (of.asked, of.host, of.ready));
+    let place = NotedPlace { number: 70, first: 0 };
+    let used = || agent.used.lock().get(&place).map(|of| (of.asked, of.host, of.ready));
     // It is told before the engine is.
     assert_eq!(used(), Some((4, 2, 2)));
     agent.tier.end_reads(agent.cache.arena(), 1, Ok(9));
     assert_eq!(shim.ready().slots.len(), 1);
     assert_eq!(used(), Some((4, 2, 3)));
-    // Nobody asked for the others' numbers.
+    // Nobody has noted the others.
     shim.ask(&[1]);
     assert_eq!(agent.used.lock().len(), 1);
 }

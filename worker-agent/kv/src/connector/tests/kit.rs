@@ -2,8 +2,11 @@
 
 use super::super::copier::DeviceCopier;
 use super::super::names::KeyNames;
+use super::super::wire::EngineHint;
 use super::super::wire::*;
-use super::super::{AskHint, AskUse, ConnectorServer, ConnectorSettings, EngineChange, KeyBook};
+use super::super::{
+    AskHint, AskUse, ConnectorServer, ConnectorSettings, EngineChange, KeyBook, NotedPlace,
+};
 use crate::arena::Arena;
 use crate::cache::{CacheSettings, CacheTier, TierReporter, TieredCache};
 use crate::store::TierSettings;
@@ -54,8 +57,8 @@ pub(super) struct Agent {
     pub(super) book: Arc<Book>,
     /// Hints that were passed on, each with the number of blocks.
     pub(super) hinted: Arc<Mutex<Vec<(AskHint, usize)>>>,
-    /// Last uses of the tiers by requests with numbers.
-    pub(super) used: Arc<Mutex<BTreeMap<u64, AskUse>>>,
+    /// Last uses of the tiers by requests for noted prompts.
+    pub(super) used: Arc<Mutex<BTreeMap<NotedPlace, AskUse>>>,
     /// What copies for workers, from the next start on.
     pub(super) copier: Option<Arc<dyn DeviceCopier>>,
 }
@@ -136,8 +139,16 @@ impl Agent {
                 let heard = Arc::clone(&self.heard);
                 Arc::new(move |change| heard.lock().engines.push(change))
             },
-            hints: Arc::new(move |hint, blocks| hinted.lock().push((hint, blocks.len()))),
-            uses: Arc::new(move |number, of| used.lock().extend([(number, of)])),
+            hints: Arc::new(move |hint, blocks| {
+                hinted.lock().push((hint.clone(), blocks.len()));
+                match hint {
+                    AskHint::Given(EngineHint::Noted(number)) => {
+                        Some(NotedPlace { number, first: 0 })
+                    }
+                    _ => None,
+                }
+            }),
+            uses: Arc::new(move |place, of| used.lock().extend([(place, of)])),
             keys: self.book.clone(),
             ..ConnectorSettings::new(self.socket(), Box::new(open))
         };
