@@ -199,6 +199,8 @@ fn tier_flags(tiers: &KvTierSettings, number: usize, share: f64) -> Vec<OsString
     let mut flags = vec![format!("--kv-host-gb={}", gb(tiers.host_bytes)).into()];
     if let Some(disk) = &tiers.disk {
         flags.push(format!("--kv-disk-gb={}", gb(disk.bytes)).into());
+        let pace = disk.write_bytes_per_s.map(|bytes| bytes as f64 * share / 1e6);
+        flags.extend(pace.map(|mb| format!("--kv-disk-write-mb-s={mb}").into()));
         flags.extend(["--kv-disk-dir".into(), disk.dir.join(agent_id(number)).into()]);
     }
     if let Some(object) = &tiers.object {
@@ -314,7 +316,7 @@ mod tests {
     fn the_secret_stays_with_blocks_on_a_disk() {
         let (home, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = disk.path().join("kv");
-        let settings = KvDiskSettings { dir: dir.clone(), bytes: 1 };
+        let settings = KvDiskSettings { dir: dir.clone(), bytes: 1, write_bytes_per_s: None };
         let tiers = KvTierSettings {
             host_bytes: 1,
             disk: Some(settings),
@@ -334,7 +336,11 @@ mod tests {
 
     #[test]
     fn an_agent_has_its_share_of_the_tiers_and_a_folder_of_its_own() {
-        let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 9_000_000_000 };
+        let disk = KvDiskSettings {
+            dir: "/var/kv".into(),
+            bytes: 9_000_000_000,
+            write_bytes_per_s: Some(60_000_000),
+        };
         let object = KvObjectSettings { url: "file:///kv".into(), bytes: Some(70_000_000_000) };
         let tiers = KvTierSettings {
             host_bytes: 1_500_000_000,
@@ -351,6 +357,7 @@ mod tests {
             [
                 "--kv-host-gb=0.5",
                 "--kv-disk-gb=3",
+                "--kv-disk-write-mb-s=20",
                 "--kv-disk-dir",
                 "/var/kv/agent-1",
                 "--kv-object=file:///kv",

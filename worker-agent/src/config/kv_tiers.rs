@@ -15,6 +15,10 @@ const DISK_FACTOR: f64 = 10.0;
 const OBJECT_FACTOR: f64 = 100.0;
 /// Largest tier in GB, a petabyte.
 const GB_MAX: f64 = 1e6;
+/// Bytes of a megabyte.
+const MB: f64 = 1e6;
+/// Fastest writes in MB/s, a terabyte in a second.
+const MB_S_MAX: f64 = 1e6;
 
 /// Flags of the tiers. `stator up` has them too.
 #[derive(Clone, Debug, Default, Args)]
@@ -38,6 +42,12 @@ pub struct KvTierArgs {
     #[arg(long, env = "STATOR_KV_DISK_GB", value_name = "GB")]
     pub kv_disk_gb: Option<f64>,
 
+    /// Most megabytes (10^6 bytes) that are written to `--kv-disk-dir` in a second, so that the disk
+    /// lasts. Blocks that host memory gives up before their turn are lost. `stator up` divides it among its agents, and
+    /// `stator operate kv-limit --disk-write-mb-s` changes it. Default: no limit.
+    #[arg(long, env = "STATOR_KV_DISK_WRITE_MB_S", value_name = "MB")]
+    pub kv_disk_write_mb_s: Option<f64>,
+
     /// Object store for KV that several agents share: `s3://bucket/prefix`, or `file:///folder` for
     /// a shared directory. Needs `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_OBJECT", value_name = "URL")]
@@ -51,8 +61,8 @@ pub struct KvTierArgs {
 
     /// NIXL's library `libnixl_capi.so`, for example of the Python package `nixl-cu13`. Agents that both
     /// have it read each other's host memory by RDMA, shared memory or TCP, whatever NIXL finds, as
-    /// long as that is faster than `--kv-transfer-listen`. Bytes read so are checked by checksums alone:
-    /// set it where you trust the network. Needs `--kv-host-gb`.
+    /// long as that is faster than `--kv-transfer-listen`. What was read is compared with the holder's
+    /// tags if the fleet has a secret, and with checksums alone if not. Needs `--kv-host-gb`.
     #[arg(long, env = "STATOR_KV_NIXL", value_name = "FILE")]
     pub kv_nixl: Option<PathBuf>,
 
@@ -135,6 +145,8 @@ pub struct KvDiskSettings {
     pub dir: PathBuf,
     /// Bytes that it may have there, above 0.
     pub bytes: u64,
+    /// Bytes that may be written there in a second, above 0; `None` for no limit.
+    pub write_bytes_per_s: Option<u64>,
 }
 
 /// An object store.
@@ -180,6 +192,23 @@ impl KvTierArgs {
         }
     }
 
+    /// Adds what is wrong with the limits of a disk.
+    fn disk_faults(&self, faults: &mut Faults) {
+        let limits = [
+            ("kv-disk-gb", self.kv_disk_gb, GB_MAX),
+            ("kv-disk-write-mb-s", self.kv_disk_write_mb_s, MB_S_MAX),
+        ];
+        for (flag, value, most) in limits {
+            let Some(value) = value else { continue };
+            if !(value > 0.0 && value <= most) {
+                faults.0.push(format!("{flag}: {value} is not above 0 and at most {most}"));
+            }
+            if self.kv_disk_dir.is_none() {
+                faults.0.push(format!("kv-disk-dir: needed with {flag} {value}"));
+            }
+        }
+    }
+
     /// A fault of the room for an object store.
     fn object_room_fault(&self) -> Option<String> {
         let gb = self.kv_object_gb?;
@@ -210,14 +239,7 @@ impl KvTierArgs {
                 "kv-host-gb: {host_gb} GB are more than the memory here, {memory_gb:.1} GB"
             ));
         }
-        if let Some(disk_gb) = self.kv_disk_gb
-            && !(disk_gb > 0.0 && disk_gb <= GB_MAX)
-        {
-            faults.0.push(format!("kv-disk-gb: {disk_gb} is not above 0 and at most {GB_MAX}"));
-        }
-        if let (None, Some(gb)) = (&self.kv_disk_dir, self.kv_disk_gb) {
-            faults.0.push(format!("kv-disk-dir: needed with kv-disk-gb {gb}"));
-        }
+        self.disk_faults(faults);
         if let Some(fault) = self.kv_object.as_deref().and_then(object_fault) {
             faults.0.push(fault);
         }
@@ -248,7 +270,9 @@ impl KvTierArgs {
             host_bytes: (host_gb * GB) as u64,
             disk: self.kv_disk_dir.map(|dir| {
                 let gb = self.kv_disk_gb.unwrap_or(host_gb * DISK_FACTOR);
-                KvDiskSettings { dir, bytes: (gb * GB) as u64 }
+                let pace = self.kv_disk_write_mb_s;
+                let write_bytes_per_s = pace.map(|mb| ((mb * MB) as u64).max(1));
+                KvDiskSettings { dir, bytes: (gb * GB) as u64, write_bytes_per_s }
             }),
             object: self.kv_object.map(|url| {
                 let gb = self.kv_object_gb.unwrap_or((host_gb * OBJECT_FACTOR).min(GB_MAX));
@@ -325,10 +349,14 @@ mod tests {
 
     #[test]
     fn fractions_of_gigabytes_are_taken() {
-        let disk = ["--kv-disk-dir=/var/kv", "--kv-disk-gb=2.25"];
+        let disk = ["--kv-disk-dir=/var/kv", "--kv-disk-gb=2.25", "--kv-disk-write-mb-s=0.5"];
         let below = ["--kv-object=s3://b/p", "--kv-nixl=/lib/nixl.so"];
         let flags = [&["--kv-host-gb=0.5"], &disk[..], &below[..]].concat();
-        let disk = KvDiskSettings { dir: "/var/kv".into(), bytes: 2_250_000_000 };
+        let disk = KvDiskSettings {
+            dir: "/var/kv".into(),
+            bytes: 2_250_000_000,
+            write_bytes_per_s: Some(500_000),
+        };
         let object = Some(KvObjectSettings { url: "s3://b/p".into(), bytes: None });
         let nixl = Some("/lib/nixl.so".into());
         let (host_bytes, disk) = (500_000_000, Some(disk));
@@ -407,6 +435,12 @@ mod tests {
         assert_eq!(share, ["kv-tenant-share-percent: needs --engine builtin, vllm or sglang"]);
         let room = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-gb=2"]);
         assert_eq!(room.unwrap_err(), ["kv-disk-dir: needed with kv-disk-gb 2"]);
+        let pace = check(EngineKind::Builtin, &["--kv-host-gb=1", "--kv-disk-write-mb-s=-3"]);
+        let faults = [
+            "kv-disk-write-mb-s: -3 is not above 0 and at most 1000000",
+            "kv-disk-dir: needed with kv-disk-write-mb-s -3",
+        ];
+        assert_eq!(pace.unwrap_err(), faults);
     }
 
     #[test]

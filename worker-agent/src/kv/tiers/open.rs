@@ -122,6 +122,7 @@ fn disk_tier(
 ) -> CacheTier {
     let blocks = (disk.bytes / form.block_bytes.max(1) as u64) as usize;
     let admission = TierAdmission::Measured { blocks };
+    let write_bytes_per_s = disk.write_bytes_per_s;
     let settings = DiskSettings {
         tenant_share_percent: settings.tenant_share_percent,
         key: settings.key.as_ref().map(|key| key.key.clone()),
@@ -132,7 +133,7 @@ fn disk_tier(
         opened.get_or_init(|| Arc::downgrade(&tier));
         Ok(tier as Arc<dyn Tier>)
     });
-    let limits = TierSettings { admission, ..TierSettings::new(Medium::Disk) };
+    let limits = TierSettings { admission, write_bytes_per_s, ..TierSettings::new(Medium::Disk) };
     CacheTier { name: "disk", settings: limits, open }
 }
 

@@ -36,7 +36,11 @@ fn engine() -> CpuEngine {
 }
 
 fn settings(disk: Option<&Path>) -> KvTierSettings {
-    let disk = disk.map(|dir| KvDiskSettings { dir: dir.into(), bytes: 64 << 20 });
+    let disk = disk.map(|dir| KvDiskSettings {
+        dir: dir.into(),
+        bytes: 64 << 20,
+        write_bytes_per_s: None,
+    });
     KvTierSettings {
         host_bytes: 8 << 20,
         disk,
