@@ -65,17 +65,18 @@ impl Agent {
         Self::start_as(bed, home, who, (&args, ranks))
     }
 
-    /// For whole requests, with these flags and further variables in its environment.
+    /// For whole requests, with these flags of its own and further ones of its engine, and further
+    /// variables in its environment.
     pub(crate) fn start_in(
         bed: &Bed,
         home: &Path,
-        flags: &[&str],
+        (flags, further): (&[&str], &[&str]),
         variables: &[(&str, &str)],
     ) -> Process {
         let role = Role::Aggregated;
         let engine = bed.engine().flags(role, 1);
-        let flags = flags.iter().copied().chain(["--"]);
-        let flags: Vec<_> = flags.chain(engine.iter().map(String::as_str)).collect();
+        let engine = engine.iter().map(String::as_str).chain(further.iter().copied());
+        let flags: Vec<_> = flags.iter().copied().chain(["--"]).chain(engine).collect();
         let args = arguments(bed, home, (role.name(), role), &flags);
         let environment = [&bed.engine().environment(1), variables].concat();
         Process::start_with(&as_strs(&args), &environment)

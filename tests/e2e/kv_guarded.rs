@@ -85,7 +85,7 @@ async fn encrypted_kv_comes_back_with_its_key_and_is_refused_without() {
 }
 
 /// How many tokens of a prompt under a salt were cached.
-async fn cached_of(client: &Client, prompt: &[u32], salt: &str) -> usize {
+pub(crate) async fn cached_of(client: &Client, prompt: &[u32], salt: &str) -> usize {
     let mut body = completion(prompt, 8);
     body["cache_salt"] = salt.into();
     soon("an answer", async {

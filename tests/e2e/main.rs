@@ -65,3 +65,4 @@ mod vllm_tier_forms;
 mod vllm_tier_names;
 mod vllm_tier_pair;
 mod vllm_tiers;
+mod vllm_tiers_below;

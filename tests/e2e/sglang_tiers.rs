@@ -1,12 +1,15 @@
 //! Agents that keep the KV of a real SGLang below the engine's own host memory.
 
 use crate::agents::{Agent, answer, first_answer, hashes, proxy, tokens};
+use crate::kv_guarded::cached_of;
+use crate::kv_operate::status;
 use crate::kv_peers::ask_near;
-use crate::vllm_tiers::{published, the_disk_is_read_while_the_engine_computes};
+use crate::traces::Collector;
+use crate::vllm_tiers::{a_tier_is_read_while_the_engine_computes, published};
 use stator_protos::kv_event::Medium;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, Role};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, Role, TOTAL_BLOCKS};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -14,6 +17,8 @@ use std::path::Path;
 const PROMPT: usize = 1800;
 /// Pages of the prompt.
 const PAGES: usize = PROMPT / BLOCK_SIZE;
+/// Host memory for five prompts: half of it has room for one beside what the engine is granted in advance.
+const HOST: &str = "--kv-host-gb=0.01";
 /// Tokens of an answer.
 const ANSWER: u32 = 16;
 /// Flags of HiCache where there is no GPU: copies by PyTorch, from memory that has the layout of the
@@ -58,9 +63,13 @@ async fn an_sglang_finds_what_its_life_before_left_with_the_agent() {
     let Some(bed) = Bed::find_among_all(Engine::Sglang, "SGLang with KV tiers") else { return };
     let home = tempfile::tempdir().unwrap();
     let disk = format!("--kv-disk-dir={}", home.path().join("disk").display());
-    let tiers = ["--kv-host-gb=0.2", &disk, "--kv-disk-gb=0.2"];
-    let process = start(&bed, home.path(), "aggregated", &tiers);
-    let mut agent = Agent::ready(Engine::Sglang, process).await;
+    let objects = format!("--kv-object=file://{}", home.path().join("objects").display());
+    let tiers = ["--kv-host-gb=0.2", &objects, &disk, "--kv-disk-gb=0.2"];
+    let collector = Collector::default();
+    let collected = collector.serve().await;
+    let start =
+        |tiers| Agent::start_in(&bed, home.path(), (tiers, &HICACHE), &collected.variables());
+    let mut agent = Agent::ready(Engine::Sglang, start(&tiers)).await;
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     let prompt = tokens(7, PROMPT);
@@ -74,18 +83,64 @@ async fn an_sglang_finds_what_its_life_before_left_with_the_agent() {
     // The proxy hears of the engine's new life a moment later.
     let (again, cached) = answer(&first_answer(&client, &prompt, ANSWER).await);
     assert_eq!((&again, cached), (&expected, PAGES * BLOCK_SIZE));
+    let told = collector.numbers("kv tiers", 2).await;
+    let [asked, host] = ["kv.asked_blocks", "kv.host_blocks"].map(|of| told[of]);
+    assert_eq!((asked, host), (PAGES as f64, PAGES as f64), "{told:?}");
+    assert!(told["kv.bytes"] > 0.0, "{told:?}");
+
+    // SGLang has room for so many pages on its device, and twice that in host memory of its own.
+    for seed in 0..(3 * TOTAL_BLOCKS / PAGES) as u32 + 2 {
+        first_answer(&client, &tokens(200 + seed, PROMPT), ANSWER).await;
+    }
+    let from_host = "stator_kv_hit_blocks_total{from=\"host\"}";
+    let before = agent.metric(from_host).await;
+    let evicted = answer(&first_answer(&client, &prompt, ANSWER).await);
+    assert_eq!((&evicted.0, evicted.1), (&expected, PAGES * BLOCK_SIZE));
+    assert!(agent.metric(from_host).await >= before + PAGES as f64);
 
     // A new life of both: the names of the pages are on disk with them.
     let on_disk = "stator_kv_blocks{medium=\"disk\"}";
     soon("pages on disk", async { while agent.metric(on_disk).await < PAGES as f64 {} }).await;
     agent.process.kill().await;
     drop(agent);
-    let process = start(&bed, home.path(), "aggregated", &tiers);
-    let mut agent = Agent::ready(Engine::Sglang, process).await;
-    holds(&mut agent, Medium::Disk, &prompt).await;
-    let asked = (&*prompt, ANSWER);
-    let answered = the_disk_is_read_while_the_engine_computes(&mut agent, asked).await;
+    let mut agent = Agent::ready(Engine::Sglang, start(&tiers)).await;
+    let (disk, asked) = (("disk", Medium::Disk), (&*prompt, ANSWER));
+    let answered = a_tier_is_read_while_the_engine_computes(&mut agent, disk, asked).await;
+    assert_eq!((&answered.0, answered.1), (&expected, PAGES * BLOCK_SIZE));
+
+    // An agent that ends writes what it has gathered for an object. The next one has no disk.
+    agent.process.terminate();
+    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+    let mut agent = Agent::ready(Engine::Sglang, start(&tiers[..2])).await;
+    let object = ("object", Medium::Remote);
+    let answered = a_tier_is_read_while_the_engine_computes(&mut agent, object, asked).await;
     assert_eq!(answered, (expected, PAGES * BLOCK_SIZE));
+}
+
+#[tokio::test]
+async fn one_tenants_flood_leaves_anothers_pages_with_the_agent_of_an_sglang() {
+    let Some(bed) = Bed::find_among_all(Engine::Sglang, "SGLang with tenants") else { return };
+    for (percent, is_kept) in [(50, true), (100, false)] {
+        let home = tempfile::tempdir().unwrap();
+        let share = format!("--kv-tenant-share-percent={percent}");
+        let process = start(&bed, home.path(), "aggregated", &[HOST, &share]);
+        let mut agent = Agent::ready(Engine::Sglang, process).await;
+        let (_proxy, client) = proxy(home.path(), &[]).await;
+        let quiet = tokens(31, PROMPT);
+        assert_eq!(cached_of(&client, &quiet, "quiet").await, 0);
+        stored(&agent, PAGES).await;
+        let seen = status(&mut agent.process).await;
+        let slot_bytes = seen["block_bytes"].as_u64().unwrap().next_multiple_of(4096);
+        let slots = (seen["tiers"][0]["capacity_bytes"].as_u64().unwrap() / slot_bytes) as usize;
+        for number in 0..slots / PAGES + 1 {
+            cached_of(&client, &tokens(100 + number as u32, PROMPT), "flood").await;
+            stored(&agent, PAGES * (number + 2)).await;
+        }
+        agent.kill_engine().await;
+        agent.recovers().await;
+        let cached = cached_of(&client, &quiet, "quiet").await;
+        assert_eq!(cached == PAGES * BLOCK_SIZE, is_kept, "{percent} %: {cached}, {slots} slots");
+    }
 }
 
 #[tokio::test]

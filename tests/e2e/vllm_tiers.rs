@@ -1,11 +1,14 @@
 //! Agents that keep the KV of a real vLLM in their host memory.
 
-use crate::agents::{
-    Agent, PLANES, answer, completed, completion, completion_by, hashes, operate, tokens,
-};
+use crate::agents::{Agent, PLANES, answer, completed, completion, completion_by, hashes, tokens};
 use crate::kv_peers::ask_near;
 use crate::lifecycle::gauge;
+use crate::suite::Tested as _;
 use crate::traces::Collector;
+use crate::vllm_tiers_below::{
+    a_second_agent_finds_what_the_first_left_in_an_object_store,
+    damaged_blocks_of_a_disk_are_computed,
+};
 use serde_json::json;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -22,12 +25,14 @@ use std::path::Path;
 
 /// Tokens of a long prompt: 46 whole blocks and some more.
 pub(crate) const LONG: usize = 1500;
+/// Tokens of its beginning, which end within a block.
+const PART: usize = 700;
 /// Tokens of an answer.
 pub(crate) const ANSWER: u32 = 16;
 /// Name of the LoRA adapter.
 const ADAPTER: &str = "adapter";
 /// Counter of blocks that requests found in a tier below host memory.
-const HITS_BELOW: &str = "stator_kv_hit_blocks_total{from=\"below\"}";
+pub(crate) const HITS_BELOW: &str = "stator_kv_hit_blocks_total{from=\"below\"}";
 /// Folder of the modules that engines load.
 pub(crate) const SHIMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/kv/shims");
 
@@ -40,7 +45,7 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     let flags = ["--kv-host-gb=0.008", "--kv-disk-gb=0.2", &disk];
     let collector = Collector::default();
     let collected = collector.serve().await;
-    let start = || Agent::start_in(&bed, home.path(), &flags, &collected.variables());
+    let start = || Agent::start_in(&bed, home.path(), (&flags, &[]), &collected.variables());
     let mut agent = Agent::ready(Engine::Vllm, start()).await;
 
     prompts_and_answers_come_back_when_the_engine_forgot_them(&agent).await;
@@ -54,27 +59,29 @@ async fn a_vllm_finds_again_what_it_computed_before() {
     agent.process.kill().await;
     drop(agent);
     let mut agent = Agent::ready(Engine::Vllm, start()).await;
-    let asked = (&*prompt, ANSWER);
-    let (again, _) = the_disk_is_read_while_the_engine_computes(&mut agent, asked).await;
+    let (disk, asked) = (("disk", Medium::Disk), (&*prompt, ANSWER));
+    let (again, _) = a_tier_is_read_while_the_engine_computes(&mut agent, disk, asked).await;
     assert_eq!(again, expected);
-    let told = collector.numbers("kv tiers").await;
+    let told = collector.numbers("kv tiers", 1).await;
     let blocks = (LONG / BLOCK_SIZE) as f64;
     assert_eq!(told["kv.host_blocks"] + told["kv.lower_blocks"], blocks, "{told:?}");
     assert!(told["kv.bytes"] >= blocks && told["kv.asked_blocks"] >= blocks, "{told:?}");
     finds_again(&agent.engine, &prompt, &expected).await;
 }
 
-/// All blocks of a prompt come from the disk before the engine has looked at the request. Returns the
+/// All blocks of a prompt come from a tier before the engine has looked at the request. Returns the
 /// answer, and the tokens of the prompt that were cached.
-pub(crate) async fn the_disk_is_read_while_the_engine_computes(
+pub(crate) async fn a_tier_is_read_while_the_engine_computes(
     agent: &mut Agent,
+    (tier, medium): (&str, Medium),
     asked: (&[u32], u32),
 ) -> (Vec<u32>, usize) {
-    let read = "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"done\"}";
-    let (blocks, before) = (asked.0.len() / BLOCK_SIZE, agent.metric(read).await);
-    let on_disk: HashSet<_> = hashes(asked.0).into_iter().collect();
-    soon("an engine that finds the disk", async {
-        while !published(agent, Medium::Disk).await.is_superset(&on_disk) {}
+    let read =
+        format!("stator_kv_tier_operations_total{{tier=\"{tier}\",way=\"read\",outcome=\"done\"}}");
+    let (blocks, before) = (asked.0.len() / BLOCK_SIZE, agent.metric(&read).await);
+    let below: HashSet<_> = hashes(asked.0).into_iter().collect();
+    soon("an engine that finds the tier", async {
+        while !published(agent, medium).await.is_superset(&below) {}
     })
     .await;
     // A step that takes long.
@@ -83,8 +90,8 @@ pub(crate) async fn the_disk_is_read_while_the_engine_computes(
     let metrics = agent.metrics.clone();
     let come = async {
         let all = before + blocks as f64;
-        soon("blocks from the disk", async {
-            while gauge(&metrics, read).await.unwrap_or(0.0) < all {}
+        soon("blocks from the tier", async {
+            while gauge(&metrics, &read).await.unwrap_or(0.0) < all {}
         })
         .await;
         signal(core, "CONT");
@@ -149,6 +156,15 @@ async fn a_new_life_of_the_engine_finds_what_the_one_before_stored(agent: &mut A
     })
     .await;
     finds_again(&agent.engine, &prompt, &first).await;
+
+    // What routers predict from what the tiers hold is what the engine reports, for any prompt.
+    for length in [PART, LONG - 1] {
+        let begun = [&prompt[..length], &tokens(40 + length as u32, 20)].concat();
+        forget(&agent.engine).await;
+        let predicted = agent.holds(&begun).await;
+        assert_eq!(predicted, length / BLOCK_SIZE * BLOCK_SIZE);
+        assert_eq!(asked(&agent.engine, &begun).await.1, predicted);
+    }
 }
 
 #[tokio::test]
@@ -219,88 +235,6 @@ async fn salts_and_adapters_share_nothing(engine: &Client, prompt: &[u32]) {
             }
         })
         .await;
-    }
-}
-
-/// A read that fails is never loaded, and the disk gets the block again. What the first engine has
-/// computed, the second reads from the disk.
-async fn damaged_blocks_of_a_disk_are_computed(
-    bed: &Bed,
-    [server, reader]: [&VllmServer; 2],
-    home: &Path,
-    (prompt, expected): (&[u32], &[u32]),
-) {
-    let disk = format!("--kv-disk-dir={}", home.join("disk").display());
-    let mut agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
-    finds_again(&agent.engine, prompt, expected).await;
-    holds(&agent, "disk", whole_blocks(LONG) / BLOCK_SIZE).await;
-    agent.process.kill().await;
-
-    agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
-    asked_until(&mut agent, &reader.client(), (prompt, expected), HITS_BELOW).await;
-    finds_again(&reader.client(), prompt, expected).await;
-    agent.process.kill().await;
-
-    damage(&home.join("disk"));
-    agent = attached(bed, server, home, &[&disk, "--kv-disk-gb=0.2"]).await;
-    let failed = "stator_kv_tier_operations_total{tier=\"disk\",way=\"read\",outcome=\"corrupt\"}";
-    asked_until(&mut agent, &server.client(), (prompt, expected), failed).await;
-    finds_again(&agent.engine, prompt, expected).await;
-    agent.process.kill().await;
-}
-
-async fn a_second_agent_finds_what_the_first_left_in_an_object_store(
-    bed: &Bed,
-    server: &VllmServer,
-    home: &Path,
-) {
-    let objects = format!("--kv-object=file://{}", home.join("objects").display());
-    let mut agent = attached(bed, server, home, &[&objects]).await;
-    let prompt = tokens(6, LONG);
-    forget(&agent.engine).await;
-    let (expected, _) = asked(&agent.engine, &prompt).await;
-    finds_again(&agent.engine, &prompt, &expected).await;
-    // An agent that ends writes what it has gathered for an object.
-    holds(&agent, "remote", whole_blocks(LONG) / BLOCK_SIZE).await;
-    agent.process.terminate();
-    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
-
-    let mut second = attached(bed, server, home, &[&objects]).await;
-    // Its catalogue of the store is read after the engine has joined.
-    holds(&second, "remote", whole_blocks(LONG) / BLOCK_SIZE).await;
-    asked_until(&mut second, &server.client(), (&prompt, &expected), HITS_BELOW).await;
-    finds_again(&second.engine, &prompt, &expected).await;
-}
-
-/// Asks until a counter of the agent has moved. Host memory is cleared before each question: of a read
-/// that came too late or that the engine had joined too late for, the blocks were computed, and are there.
-async fn asked_until(
-    agent: &mut Agent,
-    engine: &Client,
-    (prompt, expected): (&[u32], &[u32]),
-    counter: &str,
-) {
-    soon(counter, async {
-        while agent.metric(counter).await == 0.0 {
-            let (done, log) = operate(&mut agent.process, &["kv-clear", "--tier=host"]).await;
-            assert!(done || log.contains("no engine has joined"), "{log}");
-            forget(engine).await;
-            assert_eq!(asked(engine, prompt).await.0, expected);
-        }
-    })
-    .await;
-}
-
-/// Flips a bit in each page of a disk tier, behind the tables at the start of its files.
-fn damage(folder: &Path) {
-    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            damage(&entry);
-        } else if entry.file_name().unwrap().to_string_lossy().starts_with("segment") {
-            let mut bytes = std::fs::read(&entry).unwrap();
-            bytes.chunks_mut(4096).skip(64).for_each(|page| page[2000] ^= 1);
-            std::fs::write(&entry, bytes).unwrap();
-        }
     }
 }
 
@@ -444,6 +378,17 @@ pub(crate) async fn attached(
     home: &Path,
     further: &[&str],
 ) -> Agent {
+    attached_in(bed, server, home, further, &[]).await
+}
+
+/// One with these variables in its environment.
+pub(crate) async fn attached_in(
+    bed: &Bed,
+    server: &VllmServer,
+    home: &Path,
+    further: &[&str],
+    environment: &[(&str, &str)],
+) -> Agent {
     let dir = format!("--discovery-dir={}", home.display());
     let socket = format!("--kv-socket-dir={}", home.join("kv").display());
     let attach = format!("--attach={}", server.url());
@@ -454,7 +399,7 @@ pub(crate) async fn attached(
     args.push(&socket);
     args.extend(further);
     args.extend(PLANES);
-    Agent::found(Engine::Vllm, Process::start(&args)).await
+    Agent::found(Engine::Vllm, Process::start_with(&args, environment)).await
 }
 
 /// An engine's greedy answer, and the tokens of the prompt that it had cached anywhere.
@@ -474,7 +419,7 @@ pub(crate) fn whole_blocks(tokens: usize) -> usize {
 }
 
 /// Blocks that the agent has taken into host memory since it began.
-async fn stored(agent: &Agent) -> f64 {
+pub(crate) async fn stored(agent: &Agent) -> f64 {
     agent.metric("stator_kv_filled_slots_total{outcome=\"registered\"}").await
 }
 

@@ -19,6 +19,7 @@ pub mod nodes;
 pub mod picker;
 pub mod postgres;
 pub mod process;
+pub mod s3;
 pub mod sglang;
 pub mod stock;
 pub mod tooling;

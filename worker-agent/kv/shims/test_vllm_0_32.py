@@ -239,6 +239,10 @@ class NeverRaises(unittest.TestCase):
         manager.arrive(asked)
         results = [self.settled(manager, key, context) for key in keys]
         self.assertEqual(results, [LookupResult.HIT, LookupResult.HIT, LookupResult.MISS])
+        # The scheduler asks again at each of its steps: nobody else is asked then.
+        with mock.patch.object(manager, "_send", side_effect=AssertionError):
+            self.assertEqual([manager.lookup(key, context) for key in keys * 3], results * 3)
+        self.assertEqual((manager.counts[link.FAULTS], agent.heard.count(link.ASK)), (0, 1))
         device, stored = copies.kv_caches.tensors[0].tensor, caches().tensors[0].tensor
         self.assertTrue(copies.submit_store(1, blocks(1, 3), shim.Slots(BOOT, [5, 2])))
         device.zero_()
