@@ -14,7 +14,7 @@ use stator_runtime::Shutdown;
 use stator_runtime::dial::Dial;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
-use stator_tests::soon;
+use stator_tests::{DEADLINE, soon};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,12 +93,13 @@ impl Followed {
     }
 
     async fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        soon(what, async {
+        let come = async {
             while !done(self) {
                 self.next().await;
             }
-        })
-        .await;
+        };
+        let has_come = tokio::time::timeout(DEADLINE, come).await.is_ok();
+        assert!(has_come, "{what}: after {DEADLINE:?} there are {:?}", self.there.keys());
     }
 
     /// Waits until exactly these agents are there.
