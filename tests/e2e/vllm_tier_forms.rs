@@ -3,7 +3,7 @@
 use crate::agents::{Agent, answer, completion, tokens};
 use crate::vllm_tiers::{
     ANSWER, LONG, asked, attached, finds_again, forget, hits_below, holds, start_with_tiers,
-    whole_blocks,
+    stored, whole_blocks,
 };
 use serde_json::json;
 use stator_tests::http::Client;
@@ -42,6 +42,28 @@ async fn ranks_agree_on_prefix() {
         finds_again(&agent.engine, &prompt, &expected).await;
         agent.process.kill().await;
     }
+}
+
+/// Each data-parallel rank is an engine of its own for the agent, and finds what the other has computed.
+#[tokio::test]
+async fn data_parallel_ranks_share_the_tiers() {
+    let Some(bed) =
+        Bed::find_among_all(Engine::Vllm, "a vLLM of two data-parallel ranks with tiers")
+    else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let ranks = (&["--kv-host-gb=0.02"][..], 2);
+    let process = Agent::start_with(&bed, home.path(), ("ranks", Role::Aggregated), ranks);
+    let agent = Agent::ready(Engine::Vllm, process).await;
+    let [first, second] =
+        ["0", "1"].map(|rank| agent.engine.clone().with_header("x-data-parallel-rank", rank));
+    let prompt = tokens(5, LONG);
+    let (expected, _) = asked(&first, &prompt).await;
+    finds_again(&first, &prompt, &expected).await;
+    let filled = stored(&agent).await;
+    finds_again(&second, &prompt, &expected).await;
+    assert_eq!(stored(&agent).await, filled, "the second rank stored something");
 }
 
 /// A model with two groups of KV keeps both: equal tokens when its device has forgotten a prompt, in
