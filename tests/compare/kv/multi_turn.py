@@ -8,13 +8,18 @@ turns. The result is the ratio of times to first token. With `--at-a-time 1` the
 must be equal; with more, batches differ from run to run, and with them rounding and some answers,
 also between two runs without a tier.
 
-No tier is throttled: a model as tiny as this is computed so fast that KV is worth less than with a
-large one. The break-even figure says how much: bytes of KV that the engine computes in a second. A
-tier that gives more than that saves time.
+A model as tiny as this is computed so fast that KV is worth less than with a large one. The
+break-even figure says how much: bytes of KV that the engine computes in a second. A tier that gives
+more than that saves time. With `--disk-mb-s` the agent and its engine read no more than that from the
+disk of `--folder`, and write no more, by a control group; it needs root. NVMe under a large model on a
+GPU gives about 1.3 times the break-even figure.
 
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
 
-`--only` chooses configurations: none, host, disk, vllm-host, vllm-fs, ceiling. With `--sglang PROGRAM`
+`--only` chooses configurations: none, host, disk, vllm-host, vllm-fs, ceiling; with `--lmcache PROGRAM`
+also lmcache, LMCache's server with host memory for all KV, in chunks of a block, answers too. Its copies
+on a CPU are a fall-back of its own. PROGRAM is in an environment that sees vLLM's packages (a `.pth` file),
+with `pip install --no-deps lmcache==0.5.6 sortedcontainers opentelemetry-exporter-prometheus`. With `--sglang PROGRAM`
 instead of `--vllm` the engine is an SGLang, and they are: none, host and disk (tiers of an agent below
 HiCache), hicache (HiCache alone, with room for all KV), hicache-file (over a folder), ceiling.
 """
@@ -66,8 +71,16 @@ def own_tiers(host_gb, tiers):
     return ["--kv-transfer-config", json.dumps(config)]
 
 
-def configurations(home):
-    """Flags of the agent and of the engine, by name. `home` is a folder for tiers on disk."""
+def lmcache_connector(port):
+    """Flags of a vLLM that keeps KV in LMCache's server."""
+    extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port, "lmcache.mp.save_decode_cache": True}
+    config = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+              "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}
+    return ["--kv-transfer-config", json.dumps(config)]
+
+
+def configurations(home, port=0):
+    """Flags of the agent and of the engine, by name. `home` is a folder for tiers on disk, `port` LMCache's."""
     pool = lambda blocks: ["--kv-cache-memory-bytes", str(blocks * BLOCK_BYTES)]
     little = pool(BLOCKS)
     disk = ["--kv-host-gb", str(LITTLE_GB), "--kv-disk-gb", "1", "--kv-disk-dir", os.path.join(home, "disk")]
@@ -78,11 +91,12 @@ def configurations(home):
         "disk": (disk, little),
         "vllm-host": ([], little + own_tiers(ALL_GB, [])),
         "vllm-fs": ([], little + own_tiers(LITTLE_GB, [fs])),
+        "lmcache": ([], little + lmcache_connector(port)),
         "ceiling": ([], pool(int(ALL_GB * 1e9) // BLOCK_BYTES)),
     }
 
 
-def sglang_configurations(home):
+def sglang_configurations(home, port=0):
     """The same of an SGLang. HiCache is to have room for twice the pool, its least, but where it is alone."""
     pool = lambda blocks: ["--max-total-tokens", str(blocks * BLOCK_TOKENS)]
     everything = pool(int(ALL_GB * 1e9) // BLOCK_BYTES)
@@ -108,6 +122,62 @@ def free_port():
         return taken.getsockname()[1]
 
 
+def serves(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+class SlowDisk:
+    """A control group whose processes read and write so many bytes in a second on the disk of a folder."""
+
+    def __init__(self, folder, mb_s):
+        disk = os.stat(folder).st_dev
+        limits = [f"{os.major(disk)}:{os.minor(disk)}", str(int(mb_s * 1e6))]
+        files = {f"blkio.throttle.{way}_bps_device": " ".join(limits) for way in ("read", "write")}
+        root = "/sys/fs/cgroup/blkio"
+        if not os.path.isdir(root):
+            root, files = "/sys/fs/cgroup", {"io.max": "{0} rbps={1} wbps={1}".format(*limits)}
+        self.path = os.path.join(root, f"compare-{os.getpid()}")
+        os.mkdir(self.path)
+        for name, text in files.items():
+            with open(os.path.join(self.path, name), "w") as file:
+                file.write(text)
+
+    def enter(self):
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as file:
+            file.write(str(os.getpid()))
+
+    def remove(self):
+        os.rmdir(self.path)
+
+
+class LmcacheServer:
+    """LMCache's server, with host memory for all KV."""
+
+    def __init__(self, program, log):
+        self.port, health = free_port(), free_port()
+        command = [program, "server", "--host", "127.0.0.1", "--port", str(self.port), "--http-port", str(health),
+                   "--prometheus-port", str(free_port()), "--chunk-size", str(BLOCK_TOKENS), "--l1-size-gb",
+                   str(ALL_GB * 1e9 / 2**30), "--eviction-policy", "LRU", "--no-l1-use-lazy",
+                   "--supported-transfer-mode", "engine_driven", "--shm-name", f"compare-{os.getpid()}"]
+        environment = {**os.environ, **ENVIRONMENT, "LMCACHE_TRACK_USAGE": "false"}
+        self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        while not serves(health, "/healthcheck"):
+            if self.process.poll() is not None:
+                raise SystemExit(open(log.name).read()[-4000:])
+            time.sleep(0.5)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
 class Engine:
     """An agent with its engine, for the time of a `with`."""
 
@@ -117,7 +187,9 @@ class Engine:
     def __enter__(self):
         self.home = tempfile.TemporaryDirectory(dir=self.args.folder)
         ways, flags = (sglang_configurations, SGLANG_FLAGS) if self.args.sglang else (configurations, FLAGS)
-        tier, engine = ways(self.home.name)[self.name]
+        self.log = open(os.path.join(self.home.name, "log"), "w")
+        self.server = self.name == "lmcache" and LmcacheServer(self.args.lmcache, self.log)
+        tier, engine = ways(self.home.name, self.server.port if self.server else 0)[self.name]
         program = ["sglang", "--engine-program", self.args.sglang] if self.args.sglang else [
             "vllm", "--engine-program", self.args.vllm]
         command = [self.args.stator, "agent", "--engine", *program,
@@ -125,14 +197,18 @@ class Engine:
                    "--engine-port", str(self.port), "--metrics-port", "0", "--events-listen", "off",
                    "--replay-listen", "off",
                    "--discovery-dir", self.home.name, *tier, "--", *flags, *engine]
-        self.log = open(os.path.join(self.home.name, "log"), "w")
-        environment = {**os.environ, **ENVIRONMENT,
+        environment = {**os.environ, **ENVIRONMENT, "LMCACHE_TRACK_USAGE": "false",
                        "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": os.path.join(self.home.name, "file")}
         if self.name.startswith("vllm"):
             environment["PYTHONPATH"] = f"{HERE}:{SHIMS}"
-        self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+        if self.server:
+            venv = os.path.dirname(os.path.dirname(self.args.lmcache))
+            environment["PYTHONPATH"], = glob.glob(f"{venv}/lib/python3*/site-packages")
+        self.disk = self.args.disk_mb_s and SlowDisk(self.home.name, self.args.disk_mb_s)
+        self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log,
+                                        preexec_fn=self.disk.enter if self.disk else None)
         deadline = time.monotonic() + 180
-        while not self.serves():
+        while not serves(self.port, "/health"):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(open(self.log.name).read()[-4000:])
             time.sleep(0.5)
@@ -141,19 +217,13 @@ class Engine:
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+        if self.disk:
+            self.disk.remove()
+        if self.server:
+            self.server.stop()
         for left in glob.glob(f"/dev/shm/vllm_offload_{ENGINE_ID}*"):
             os.remove(left)
         self.home.cleanup()
-
-    def serves(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
 
     def ask(self, prompt):
         """The tokens of the answer, seconds to the first, and tokens that were cached."""
@@ -253,17 +323,21 @@ def main():
     engine = options.add_mutually_exclusive_group(required=True)
     engine.add_argument("--vllm", help="program that serves")
     engine.add_argument("--sglang", help="program that serves")
+    options.add_argument("--lmcache", help="program of LMCache that starts its server")
     options.add_argument("--model", required=True)
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--at-a-time", type=int, default=4)
     options.add_argument("--users", type=int, default=USERS, help="fewer have room on the device for more of their KV")
     options.add_argument("--only", nargs="+", help="configurations")
     options.add_argument("--folder", help="folder on the disk that tiers are to use")
+    options.add_argument("--disk-mb-s", type=float, help="speed of that disk, in MB/s")
     args = options.parse_args()
     known = list((sglang_configurations if args.sglang else configurations)(""))
-    args.only = args.only or known
+    args.only = args.only or [name for name in known if name != "lmcache" or args.lmcache]
     if unknown := set(args.only) - set(known):
         raise SystemExit(f"--only: {sorted(unknown)} are not among {known}")
+    if "lmcache" in args.only and not args.lmcache:
+        raise SystemExit("--only lmcache: needs --lmcache PROGRAM")
     runs, worth = {name: [] for name in args.only}, []
     print("| configuration | hit ratio | mean TTFT ms | p50 ms | turns 8 to 10 ms | wall s | digest |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -277,7 +351,8 @@ def main():
             print(f"| {name} | {run['hits']:.3f} | {run['mean']:.1f} | {run['p50']:.1f} |"
                   f" {run['late']:.1f} | {run['wall']:.1f} | {run['digest']} |", flush=True)
     if worth:
-        print(f"break-even: {statistics.median(worth) / 1e6:.1f} MB/s of KV; no tier was throttled")
+        disk = f"the disk gave {args.disk_mb_s:g} MB/s" if args.disk_mb_s else "no tier was throttled"
+        print(f"break-even: {statistics.median(worth) / 1e6:.1f} MB/s of KV; {disk}")
     for name in [name for name in args.only if name != "none" and "none" in runs]:
         ratios = []
         for what in ("mean", "p50", "late"):
