@@ -11,7 +11,7 @@ also between two runs without a tier.
 A model as tiny as this is computed so fast that KV is worth less than with a large one. The
 break-even figure says how much: bytes of KV that the engine computes in a second. A tier that gives
 more than that saves time. With `--disk-mb-s` the agent and its engine read no more than that from the
-disk of `--folder`, and write no more, by a control group; it needs root. NVMe under a large model on a
+disk of `--folder` once they serve, and write no more, by a control group; it needs root. NVMe under a large model on a
 GPU gives about 1.3 times the break-even figure.
 
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
@@ -134,24 +134,29 @@ def serves(port, path):
 
 
 class SlowDisk:
-    """A control group whose processes read and write so many bytes in a second on the disk of a folder."""
+    """A control group, whose processes can be made slow on the disk of a folder."""
 
-    def __init__(self, folder, mb_s):
+    def __init__(self, folder):
         disk = os.stat(folder).st_dev
-        limits = [f"{os.major(disk)}:{os.minor(disk)}", str(int(mb_s * 1e6))]
-        files = {f"blkio.throttle.{way}_bps_device": " ".join(limits) for way in ("read", "write")}
-        root = "/sys/fs/cgroup/blkio"
-        if not os.path.isdir(root):
-            root, files = "/sys/fs/cgroup", {"io.max": "{0} rbps={1} wbps={1}".format(*limits)}
-        self.path = os.path.join(root, f"compare-{os.getpid()}")
+        self.disk, root = f"{os.major(disk)}:{os.minor(disk)}", "/sys/fs/cgroup/blkio"
+        self.is_first = os.path.isdir(root)
+        self.path = os.path.join(root if self.is_first else "/sys/fs/cgroup", f"compare-{os.getpid()}")
         os.mkdir(self.path)
-        for name, text in files.items():
-            with open(os.path.join(self.path, name), "w") as file:
-                file.write(text)
+
+    def write(self, name, text):
+        with open(os.path.join(self.path, name), "w") as file:
+            file.write(text)
 
     def enter(self):
-        with open(os.path.join(self.path, "cgroup.procs"), "w") as file:
-            file.write(str(os.getpid()))
+        self.write("cgroup.procs", str(os.getpid()))
+
+    def limit(self, mb_s):
+        rate = int(mb_s * 1e6)
+        if self.is_first:
+            for way in ("read", "write"):
+                self.write(f"blkio.throttle.{way}_bps_device", f"{self.disk} {rate}")
+        else:
+            self.write("io.max", f"{self.disk} rbps={rate} wbps={rate}")
 
     def remove(self):
         os.rmdir(self.path)
@@ -204,7 +209,7 @@ class Engine:
         if self.server:
             venv = os.path.dirname(os.path.dirname(self.args.lmcache))
             environment["PYTHONPATH"], = glob.glob(f"{venv}/lib/python3*/site-packages")
-        self.disk = self.args.disk_mb_s and SlowDisk(self.home.name, self.args.disk_mb_s)
+        self.disk = self.args.disk_mb_s and SlowDisk(self.home.name)
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log,
                                         preexec_fn=self.disk.enter if self.disk else None)
         deadline = time.monotonic() + 180
@@ -212,6 +217,8 @@ class Engine:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(open(self.log.name).read()[-4000:])
             time.sleep(0.5)
+        if self.disk:
+            self.disk.limit(self.args.disk_mb_s)
         return self
 
     def __exit__(self, *_):
