@@ -140,7 +140,7 @@ fn hear(told: &mut BTreeMap<u64, Medium>, event: KvEvent) {
 }
 
 /// Flips a bit in most pages of a disk tier, behind the tables at the start of its files.
-fn damage(folder: &Path) {
+pub(crate) fn damage(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
             damage(&entry);

@@ -381,7 +381,7 @@ pub(crate) async fn attached(
     attached_in(bed, server, home, further, &[]).await
 }
 
-/// One with these variables in its environment.
+/// The agent of [`attached`], with these variables in its environment.
 pub(crate) async fn attached_in(
     bed: &Bed,
     server: &VllmServer,

@@ -1,6 +1,7 @@
-//! What a vLLM's agent keeps on a disk and in an object store.
+//! KV that a vLLM's agent keeps on a disk and in an object store.
 
 use crate::agents::{Agent, operate, tokens};
+use crate::kv_tiers::damage;
 use crate::vllm_tiers::{
     HITS_BELOW, LONG, asked, attached, attached_in, finds_again, forget, holds, whole_blocks,
 };
@@ -81,17 +82,4 @@ async fn asked_until(
         }
     })
     .await;
-}
-
-/// Flips a bit in each page of a disk tier, behind the tables at the start of its files.
-fn damage(folder: &Path) {
-    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            damage(&entry);
-        } else if entry.file_name().unwrap().to_string_lossy().starts_with("segment") {
-            let mut bytes = std::fs::read(&entry).unwrap();
-            bytes.chunks_mut(4096).skip(64).for_each(|page| page[2000] ^= 1);
-            std::fs::write(&entry, bytes).unwrap();
-        }
-    }
 }

@@ -11,8 +11,8 @@ also between two runs without a tier.
 A model as tiny as this is computed so fast that KV is worth less than with a large one. The
 break-even figure says how much: bytes of KV that the engine computes in a second. A tier that gives
 more than that saves time. With `--disk-mb-s` the agent and its engine read no more than that from the
-disk of `--folder` once they serve, and write no more, by a control group; it needs root. NVMe under a large model on a
-GPU gives about 1.3 times the break-even figure.
+disk of `--folder` once they serve, and write no more, by a control group; it needs root. NVMe under a
+large model on a GPU gives about 1.3 times the break-even figure.
 
     tests/compare/kv/multi_turn.py --stator target/release/stator --vllm PROGRAM --model FOLDER
 

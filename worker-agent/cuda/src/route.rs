@@ -180,12 +180,8 @@ impl<D: Driver> KvRoute<D> {
 
     /// The way in which pages are copied.
     pub fn way(&self) -> CopyWay {
-        match self.steps {
-            RouteSteps::Runs | RouteSteps::Across => CopyWay::Runs,
-            RouteSteps::Direct(_) | RouteSteps::Gather(..) | RouteSteps::Scatter(..) => {
-                CopyWay::Kernel
-            }
-        }
+        let is_runs = matches!(self.steps, RouteSteps::Runs | RouteSteps::Across);
+        if is_runs { CopyWay::Runs } else { CopyWay::Kernel }
     }
 
     /// Starts to copy pages, after what the fences stand for. No two pairs have the same target.

@@ -43,8 +43,8 @@ pub struct KvTierArgs {
     pub kv_disk_gb: Option<f64>,
 
     /// Most megabytes (10^6 bytes) that are written to `--kv-disk-dir` in a second, so that the disk
-    /// lasts. Blocks that host memory gives up before their turn are lost. `stator up` divides it among its agents, and
-    /// `stator operate kv-limit --disk-write-mb-s` changes it. Default: no limit.
+    /// lasts. Blocks that host memory gives up before their turn are lost. `stator up` divides it among
+    /// its agents, and `stator operate kv-limit --disk-write-mb-s` changes it. Default: no limit.
     #[arg(long, env = "STATOR_KV_DISK_WRITE_MB_S", value_name = "MB")]
     pub kv_disk_write_mb_s: Option<f64>,
 
@@ -192,7 +192,7 @@ impl KvTierArgs {
         }
     }
 
-    /// Adds what is wrong with the limits of a disk.
+    /// Adds faults of the limits of a disk.
     fn disk_faults(&self, faults: &mut Faults) {
         let limits = [
             ("kv-disk-gb", self.kv_disk_gb, GB_MAX),

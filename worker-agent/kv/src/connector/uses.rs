@@ -20,7 +20,7 @@ pub struct AskUse {
     pub waited: Duration,
 }
 
-/// Where the blocks of a question are in a prompt that the agent has noted.
+/// Place of a question's blocks in a prompt that the agent has noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotedPlace {
     /// Number of the note.

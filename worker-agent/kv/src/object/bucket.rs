@@ -32,8 +32,8 @@ pub(crate) fn open(settings: &ObjectSettings) -> Result<Arc<dyn ObjectStore>, Ob
     }
 }
 
-/// Makes a directory for this user alone, where it is missing. Whoever shares one with other users makes
-/// it for them.
+/// Makes a directory for this user alone, unless it is there. A directory for several users has to be
+/// made beforehand.
 fn make_private(path: &std::path::Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]

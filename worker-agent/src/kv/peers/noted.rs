@@ -51,9 +51,9 @@ impl NotedHolders {
 
     /// Notes what the engine got so far from a place of a prompt on.
     ///
-    /// Several choices ask for the same, and an SGLang first looks for pages and then loads them. The
-    /// question that got most counts, and of those the one that found the least in host memory: for
-    /// the others it was brought there.
+    /// Several questions may be for the same blocks: each choice asks, and an SGLang first looks for pages
+    /// and then loads them. The question that got the most blocks counts. Of equal ones it is the one that
+    /// found the fewest in host memory: it had brought there what the others found.
     pub(super) fn note_use(&self, place: NotedPlace, used: AskUse) {
         let mut kept = self.0.lock();
         let Some(note) = kept.note(place.number) else { return };

@@ -37,7 +37,7 @@ impl NotedPages {
         }
     }
 
-    /// Where this page is in the prompt that was noted with it last.
+    /// Place of this page in the prompt that was noted with it last.
     pub(super) fn find(&self, page: PageKey) -> Option<NotedPlace> {
         self.0.lock().by_page.get(&page).copied()
     }
