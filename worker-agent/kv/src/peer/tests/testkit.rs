@@ -203,9 +203,12 @@ impl Relay {
                             sent += read;
                             counts.lock()[at] = sent;
                         }
-                        if matches!(fate, Fate::StallAfter(_)) {
-                            std::future::pending::<()>().await;
+                        if matches!(fate, Fate::CutAfter(_)) {
+                            // A socket that is closed with unread questions would be reset, and
+                            // what the reader has not read yet would be lost with it.
+                            let _ = to_reader.shutdown().await;
                         }
+                        std::future::pending::<()>().await;
                     };
                     let forth = copy(&mut questions, &mut to_holder);
                     tokio::select! { () = back => {}, _ = forth => {} }
