@@ -71,13 +71,16 @@ pub const MODEL: &str = "/models/Qwen3-0.6B";
 
 /// Links the namespace of process `$2` to this one by a link that is called `$1` here, and makes a
 /// bridge called `$5` there. `$3` is the address here, `$4` that of the bridge.
+///
+/// A bridge without a hardware address of its own takes the lowest of its links': whenever a pod
+/// with that one came or went, the others did not reach their node, and its DNS, for half a minute.
 const BUILD: &str = r#"
 ip link add "$1" type veth peer name uplink netns "$2"
 ip addr add "$3/24" dev "$1"
 ip link set dev "$1" up
 nsenter --net="/proc/$2/ns/net" sh -ec '
     ip link set dev lo up
-    ip link add "$2" type bridge
+    ip link add "$2" address 02:00:00:00:00:01 type bridge
     ip addr add "$1/24" dev "$2"
     ip link set dev "$2" up
     ip link set dev uplink master "$2" up
