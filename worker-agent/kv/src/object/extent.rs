@@ -28,7 +28,7 @@ use crate::{Block, BlockForm, Checksum};
 /// Most blocks of an extent.
 pub(crate) const BLOCKS_MAX: usize = 1024;
 /// Bytes of a frame after the KV.
-pub(crate) const TRAILER_BYTES: usize = 64;
+pub const TRAILER_BYTES: usize = 64;
 
 const MAGIC: &[u8; 8] = b"STKVEXT1";
 const FRAME_MAGIC: &[u8; 8] = b"STKVFRM1";
@@ -174,7 +174,7 @@ fn read_entry(rest: &mut &[u8], position: usize, layout: ExtentLayout) -> Option
 }
 
 /// Appends what follows a block's KV in its frame. `tag` has taken the KV.
-pub(crate) fn put_trailer(out: &mut Vec<u8>, name: BlockName, checksum: Checksum, tag: BlockTag) {
+pub fn put_trailer(out: &mut Vec<u8>, name: BlockName, checksum: Checksum, tag: BlockTag) {
     out.put_slice(FRAME_MAGIC);
     out.put_slice(&name.to_bytes());
     out.put_u64_le(checksum.0);
@@ -183,7 +183,7 @@ pub(crate) fn put_trailer(out: &mut Vec<u8>, name: BlockName, checksum: Checksum
 
 /// The checksum that the KV before this trailer must have; none if the frame is not of this block or
 /// its tag is wrong. `tag` has taken the KV.
-pub(crate) fn read_trailer(
+pub fn read_trailer(
     trailer: &[u8; TRAILER_BYTES],
     name: BlockName,
     tag: BlockTag,
@@ -198,7 +198,7 @@ pub(crate) fn read_trailer(
 }
 
 /// Encrypts the KV from `start` on and its checksum, and appends what follows in its frame.
-pub(crate) fn seal_frame(
+pub fn seal_frame(
     out: &mut Vec<u8>,
     start: usize,
     block: (BlockName, Checksum),
@@ -215,7 +215,7 @@ pub(crate) fn seal_frame(
 
 /// Decrypts the KV of a frame. The checksum that it must have; none if the frame is not of this
 /// block, or not what was encrypted.
-pub(crate) fn open_frame(
+pub fn open_frame(
     kv: &mut Vec<u8>,
     trailer: &[u8; TRAILER_BYTES],
     name: BlockName,

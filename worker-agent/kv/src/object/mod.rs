@@ -84,8 +84,9 @@ pub use settings::{
 /// Formats of the bucket's objects, in bytes.
 pub mod format {
     pub use super::extent::{ExtentEntry, ExtentHeader, ExtentId};
+    pub use super::extent::{TRAILER_BYTES, open_frame, put_trailer, read_trailer, seal_frame};
     pub use super::index::{IndexObject, IndexedExtent};
-    pub use super::seal::Seal;
+    pub use super::seal::{BlockTag, Seal};
 }
 
 /// Largest extent that the settings allow.

@@ -89,7 +89,7 @@ impl Seal {
     }
 
     /// Begins the tag of a block, whose KV may come in pieces.
-    pub(crate) fn block(&self, name: BlockName) -> BlockTag {
+    pub fn block(&self, name: BlockName) -> BlockTag {
         let hasher = self.is_secret.then(|| {
             let mut hasher = blake3::Hasher::new_keyed(&self.key);
             hasher.update(BLOCK_WORD).update(&name.to_bytes());
@@ -100,18 +100,18 @@ impl Seal {
 }
 
 /// The tag of a block, whose KV is given piece by piece.
-pub(crate) struct BlockTag(Option<blake3::Hasher>);
+pub struct BlockTag(Option<blake3::Hasher>);
 
 impl BlockTag {
     /// Takes the next piece of the KV.
-    pub(crate) fn update(&mut self, kv: &[u8]) {
+    pub fn update(&mut self, kv: &[u8]) {
         if let Some(hasher) = &mut self.0 {
             hasher.update(kv);
         }
     }
 
     /// The tag; zeros without a secret.
-    pub(crate) fn finish(self, checksum: Checksum) -> [u8; TAG_BYTES] {
+    pub fn finish(self, checksum: Checksum) -> [u8; TAG_BYTES] {
         self.hash(checksum).map_or([0; TAG_BYTES], blake3::Hash::into)
     }
 
