@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use stator_engine::cpu::{self, Model};
 use stator_engine::model_files::ModelFiles;
 use stator_engine::sim::{self, SimOptions};
+use stator_engine::tiers::{OuterBlock, OuterLookup, OuterTiers};
 use stator_engine::{AnswerRules, Engine, EngineOptions, ModelInfo, Request, RequestKey, Step};
 use stator_guide::{Guide, GuideFactory};
+use stator_protos::name::BlockName;
 use stator_protos::worker::Sampling;
 use stator_protos::worker::guide::Form;
 use stator_timing::Timing;
@@ -46,6 +48,9 @@ fn main() {
     let builtin = || cpu::engine(model.clone(), options.clone()).expect("valid options");
     report("prefill of 512", 1, &|| prefill(builtin(), 512));
     report("prefill of 4096", 1, &|| prefill(builtin(), 4096));
+    report("prefill of 4096, KV kept", 1, &|| {
+        prefill(builtin().with_tiers(Box::new(KeptCopies::default())), 4096)
+    });
     for batch in [1, 8, 32] {
         report("decode after 32", batch, &|| decode(builtin(), batch, 32, None));
     }
@@ -134,6 +139,31 @@ fn decode(mut engine: impl Engine, batch: usize, prompt: usize, guide: Option<&G
             }
         }
     })
+}
+
+/// Tiers that cost what a copy costs: they keep the latest blocks, and find none.
+#[derive(Default)]
+struct KeptCopies {
+    memory: Vec<u8>,
+    next: usize,
+}
+
+impl OuterTiers for KeptCopies {
+    fn look_up(
+        &mut self,
+        _: RequestKey,
+        _: &[BlockName],
+        _: usize,
+    ) -> Option<Box<dyn OuterLookup>> {
+        None
+    }
+
+    fn store(&mut self, _: &OuterBlock, kv: &[u8]) {
+        const BLOCKS: usize = 1024;
+        self.memory.resize(BLOCKS * kv.len(), 0);
+        self.memory[self.next * kv.len()..][..kv.len()].copy_from_slice(kv);
+        self.next = (self.next + 1) % BLOCKS;
+    }
 }
 
 fn finish(engine: &mut impl Engine) {

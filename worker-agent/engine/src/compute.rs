@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::TokenLogprobs;
 use super::options::Pooling;
 use super::pool::BlockId;
+use super::tiers::KvCopies;
 use super::transfer::KvForm;
 use stator_guide::Guide;
 use stator_protos::worker::Sampling;
@@ -13,23 +14,31 @@ use stator_protos::worker::Sampling;
 ///
 /// The result for one item must not depend on the other items of the step, nor on how the item's
 /// tokens were divided into steps.
-pub trait Compute: Send {
+pub trait Compute: KvMemory + Send {
     /// Computes the items of one step and writes one result per item, in order, to `results`,
-    /// which is empty. Returns how long the step is to take where time is simulated, zero where
-    /// it took its time.
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration;
+    /// which is empty. Does the copies meanwhile: a block that comes is there before it is read.
+    /// Returns how long the step is to take where time is simulated, zero where it took its time.
+    fn run(
+        &mut self,
+        items: &[Item<'_>],
+        copies: KvCopies<'_>,
+        results: &mut Vec<ItemResult>,
+    ) -> Duration;
 
     /// Gives the memory of all KV back until the next step. No block holds any.
     fn release(&mut self);
 
     /// Form of the KV, apart from the tokens of a block.
     fn form(&self) -> KvForm;
+}
 
-    /// The memory of a block's KV, [`KvForm::block_bytes`] long. Nobody asks for it after
-    /// [`Compute::release`], before the next step or [`Compute::kv_mut`].
+/// The memory of the KV blocks.
+pub trait KvMemory {
+    /// A block's KV, [`KvForm::block_bytes`] long. Nobody asks for it after [`Compute::release`],
+    /// before the next step or [`KvMemory::kv_mut`].
     fn kv(&self, block: BlockId) -> &[u8];
 
-    /// The memory of a block's KV, to be filled with what another engine computed.
+    /// The memory of a block, to be filled with what was computed elsewhere.
     fn kv_mut(&mut self, block: BlockId) -> &mut [u8];
 }
 

@@ -1,13 +1,17 @@
 //! KV outside the engine's own memory, as a scheduler sees it: blocks that are kept when they leave
 //! the engine, and found again.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 
 use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::name::BlockName;
 
 use crate::RequestKey;
+use crate::compute::KvMemory;
 use crate::named::BlockKey;
+use crate::pool::BlockId;
 
 /// Storage for blocks of an engine. Calls return at once, and none of them does I/O.
 pub trait OuterTiers: Send {
@@ -29,9 +33,12 @@ pub trait OuterLookup: fmt::Debug + Send {
     /// Progress of the search. Within two seconds nothing is pending any more.
     fn found(&mut self) -> OuterFound;
 
-    /// Copies the KV of a block that is ready, counted from the first that the engine did not hold.
-    /// False if the block is not what it should be; then `kv` is anything.
-    fn load(&mut self, block: usize, kv: &mut [u8]) -> bool;
+    /// Whether a block that is ready, counted from the first that the engine did not hold, can be
+    /// loaded. It stays so.
+    fn holds(&mut self, block: usize) -> bool;
+
+    /// Copies a part of the KV of a block that can be loaded, from byte `start` on.
+    fn load(&mut self, block: usize, start: usize, kv: &mut [u8]);
 }
 
 /// Blocks of a sequence behind those that the engine holds.
@@ -54,4 +61,52 @@ pub struct OuterBlock {
     pub depth: u32,
     /// The prefix space of its request: a block is of use in no other.
     pub space: HashSeed,
+}
+
+/// Copies of KV that a step makes while it computes. None of its items writes these blocks; those
+/// that come are read by some.
+#[derive(Default)]
+pub struct KvCopies<'a> {
+    pub(crate) tiers: Option<&'a mut dyn OuterTiers>,
+    /// What leaves.
+    pub(crate) leaving: VecDeque<(BlockId, OuterBlock)>,
+    /// What comes.
+    pub(crate) coming: Vec<ComingBlocks>,
+}
+
+/// Blocks of a sequence that come from the tiers.
+#[derive(Debug)]
+pub(crate) struct ComingBlocks {
+    pub(crate) lookup: Box<dyn OuterLookup>,
+    /// Each with its number in the lookup.
+    pub(crate) blocks: Vec<(usize, BlockId)>,
+}
+
+impl KvCopies<'_> {
+    /// Whether there is nothing to copy.
+    pub fn is_empty(&self) -> bool {
+        self.leaving.is_empty() && self.coming.is_empty()
+    }
+
+    /// Blocks that are still to leave.
+    pub fn leaving(&self) -> usize {
+        self.leaving.len()
+    }
+
+    /// Copies these bytes of each block that comes.
+    pub fn load(&mut self, part: Range<usize>, memory: &mut impl KvMemory) {
+        for ComingBlocks { lookup, blocks } in &mut self.coming {
+            for (number, block) in blocks {
+                lookup.load(*number, part.start, &mut memory.kv_mut(*block)[part.clone()]);
+            }
+        }
+    }
+
+    /// Copies some of the blocks that are still to leave.
+    pub fn store(&mut self, count: usize, memory: &impl KvMemory) {
+        let Some(tiers) = &mut self.tiers else { return };
+        for (id, block) in self.leaving.drain(..count.min(self.leaving.len())) {
+            tiers.store(&block, memory.kv(id));
+        }
+    }
 }

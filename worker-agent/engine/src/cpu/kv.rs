@@ -1,7 +1,10 @@
 //! The memory of the KV blocks.
 
+use std::ops::Range;
+
 use super::config::Config;
 use super::kernel::{LANES, Panels};
+use crate::compute::KvMemory;
 use crate::pool::BlockId;
 
 /// Keys and values of all blocks, in f32.
@@ -81,6 +84,12 @@ impl Layout {
         self.block_len() * size_of::<f32>()
     }
 
+    /// The bytes of a layer in a block.
+    pub(super) fn layer_bytes(&self, layer: usize) -> Range<usize> {
+        let bytes = self.layer_len() * size_of::<f32>();
+        layer * bytes..(layer + 1) * bytes
+    }
+
     fn keys_at(&self, block: BlockId, layer: usize, head: usize) -> usize {
         let layer_start = block.0 as usize * self.block_len() + layer * self.layer_len();
         layer_start + head * self.keys_len()
@@ -122,18 +131,6 @@ impl Kv {
         &self.layout
     }
 
-    /// All of a block, in this machine's byte order.
-    pub(super) fn bytes(&self, block: BlockId) -> &[u8] {
-        let start = block.0 as usize * self.layout.block_len();
-        bytemuck::cast_slice(&self.values[start..][..self.layout.block_len()])
-    }
-
-    /// The bytes of a block, to be written. Any bytes make valid numbers.
-    pub(super) fn bytes_mut(&mut self, block: BlockId) -> &mut [u8] {
-        let start = block.0 as usize * self.layout.block_len();
-        bytemuck::cast_slice_mut(&mut self.values[start..][..self.layout.block_len()])
-    }
-
     /// Writes the key and value of one head at one slot.
     pub(super) fn write(&mut self, place: KvSlot, key: &[f32], value: &[f32]) {
         let layout = self.layout;
@@ -164,7 +161,7 @@ impl Kv {
         block: BlockId,
         layer: usize,
         head: usize,
-        slots: std::ops::Range<usize>,
+        slots: Range<usize>,
     ) -> Panels<'_, f32> {
         let layout = &self.layout;
         let start = layout.values_at(block, layer, head) + slots.start * layout.elements();
@@ -175,6 +172,20 @@ impl Kv {
             depth: slots.len(),
             depth_stride: layout.elements(),
         }
+    }
+}
+
+impl KvMemory for Kv {
+    /// In this machine's byte order.
+    fn kv(&self, block: BlockId) -> &[u8] {
+        let start = block.0 as usize * self.layout.block_len();
+        bytemuck::cast_slice(&self.values[start..][..self.layout.block_len()])
+    }
+
+    /// Any bytes make valid numbers.
+    fn kv_mut(&mut self, block: BlockId) -> &mut [u8] {
+        let start = block.0 as usize * self.layout.block_len();
+        bytemuck::cast_slice_mut(&mut self.values[start..][..self.layout.block_len()])
     }
 }
 

@@ -35,11 +35,12 @@ pub use model::Model;
 use self::config::Config;
 use self::kv::{Kv, Layout};
 use self::model::{Activations, Logits};
-use super::compute::{Compute, Item, ItemResult, PoolItem};
+use super::compute::{Compute, Item, ItemResult, KvMemory, PoolItem};
 use super::options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
 use super::pool::BlockId;
 use super::sampling::{self, Scratch};
 use super::scheduler::Scheduler;
+use super::tiers::KvCopies;
 use super::transfer::KvForm;
 use crate::model_files::ModelFiles;
 
@@ -125,7 +126,12 @@ impl CpuCompute {
 }
 
 impl Compute for CpuCompute {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
+    fn run(
+        &mut self,
+        items: &[Item<'_>],
+        copies: KvCopies<'_>,
+        results: &mut Vec<ItemResult>,
+    ) -> Duration {
         self.reserve();
         let mut wanted = Vec::new();
         // Each item's first row of logits.
@@ -140,7 +146,7 @@ impl Compute for CpuCompute {
             wanted.extend((row + first..row + tokens).filter(|_| known));
             row += tokens;
         }
-        self.model.forward(items, &mut self.kv, &mut self.activations);
+        self.model.forward(items, &mut self.kv, copies, &mut self.activations);
         let pooled = self.pool(items);
         let logits = self.model.project_to_vocabulary(&wanted, &mut self.activations);
         let draw = |scratch: &mut Scratch, (item, start): (&Item<'_>, &usize)| {
@@ -167,14 +173,16 @@ impl Compute for CpuCompute {
         let byte_order = u64::from(cfg!(target_endian = "big"));
         KvForm { fingerprint: self.model.fingerprint ^ byte_order, block_bytes }
     }
+}
 
+impl KvMemory for CpuCompute {
     fn kv(&self, block: BlockId) -> &[u8] {
-        self.kv.bytes(block)
+        self.kv.kv(block)
     }
 
     fn kv_mut(&mut self, block: BlockId) -> &mut [u8] {
         self.reserve();
-        self.kv.bytes_mut(block)
+        self.kv.kv_mut(block)
     }
 }
 

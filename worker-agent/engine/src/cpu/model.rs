@@ -12,6 +12,7 @@ use super::weights::Weights;
 use crate::ModelInfo;
 use crate::compute::Item;
 use crate::model_files::ModelFiles;
+use crate::tiers::KvCopies;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A model in memory, to be shared by any number of engines.
@@ -94,12 +95,31 @@ impl Model {
 
     /// Computes the tokens of a step: writes their KV, and leaves their hidden values in `step`. Row
     /// 0 is the first token of the first item.
-    pub(super) fn forward(&self, items: &[Item<'_>], kv: &mut Kv, step: &mut Activations) {
+    pub(super) fn forward(
+        &self,
+        items: &[Item<'_>],
+        kv: &mut Kv,
+        mut copies: KvCopies<'_>,
+        step: &mut Activations,
+    ) {
         let tokens = items.iter().map(|item| item.end - item.start).sum();
         self.embed(items, tokens, step);
+        let share = copies.leaving().div_ceil(self.layers.len());
+        copies.load(kv.layout().layer_bytes(0), kv);
         for (i, layer) in self.layers.iter().enumerate() {
             self.attend(i, layer, items, kv, step);
-            self.feed_forward(layer, step);
+            if copies.is_empty() {
+                self.feed_forward(layer, step);
+                continue;
+            }
+            // Nobody else reads or writes blocks now.
+            let copy = || {
+                if i + 1 < self.layers.len() {
+                    copies.load(kv.layout().layer_bytes(i + 1), kv);
+                }
+                copies.store(share, kv);
+            };
+            rayon::join(|| self.feed_forward(layer, step), copy);
         }
     }
 

@@ -96,7 +96,7 @@ impl Bench {
         let rows: usize = items.iter().map(|item| item.end - item.start).sum();
         let wanted: Vec<usize> = (0..rows).collect();
         let mut activations = Activations::default();
-        self.model.forward(&items, &mut self.kv, &mut activations);
+        self.model.forward(&items, &mut self.kv, KvCopies::default(), &mut activations);
         let logits = self.model.project_to_vocabulary(&wanted, &mut activations);
         wanted.iter().map(|row| logits.row(*row).to_vec()).collect()
     }
@@ -305,6 +305,19 @@ fn answers_do_not_depend_on_kv_from_outer_tiers() {
         other.run();
         assert_eq!(other.answer(4).cached_tokens(), 80, "{name}");
         assert_eq!(essence(other.answer(4)), essence(&expected(&again)), "{name}");
+        // Blocks come and leave beside the layers of a step in which another sequence computes.
+        let roomy = engine(model.clone(), options(20)).unwrap();
+        let mut both = Driver::new(roomy.with_tiers(Box::new(FakeTiers(store.clone()))));
+        let long = telling(5, tokens(17, 40), 30);
+        both.submit(long.clone());
+        both.step();
+        both.submit(again.clone());
+        both.run();
+        assert_eq!(both.answer(4).cached_tokens(), 80, "{name}");
+        for request in [long, again] {
+            let answer = both.answer(request.key.0);
+            assert_eq!(essence(answer), essence(&expected(&request)), "{name}");
+        }
     }
 }
 

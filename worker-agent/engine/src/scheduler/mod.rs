@@ -284,7 +284,12 @@ impl<C: Compute> Scheduler<C> {
                 }
                 return;
             };
-            onboarded += sequence.onboard(pool, &mut self.compute, block_size) * block_bytes;
+            if let Some(outer) = outer
+                && let Some(coming) = sequence.onboard(pool, block_size)
+            {
+                onboarded += coming.blocks.len() * block_bytes;
+                outer.expect(coming);
+            }
             sequence.begin();
             budget -= sequence.plan(budget);
             self.running.push(sequence);
@@ -299,8 +304,11 @@ impl<C: Compute> Scheduler<C> {
         let guides: Vec<_> =
             items.iter().filter_map(|item| item.draw.and_then(|draw| draw.guide)).collect();
         let (compute, results) = (&mut self.compute, &mut self.results);
+        let block_bytes = compute.form().block_bytes;
+        let copies = self.outer.as_mut().map(|outer| outer.copies(&self.pool, block_bytes));
+        let copies = copies.unwrap_or_default();
         let duration = match guides.is_empty() {
-            true => compute.run(&items, results),
+            true => compute.run(&items, copies, results),
             // Beside the arithmetic; a mask that is not there when its token is drawn is computed
             // then.
             false => {
@@ -309,15 +317,16 @@ impl<C: Compute> Scheduler<C> {
                         guide.mask();
                     })
                 };
-                rayon::join(|| compute.run(&items, results), masks).0
+                rayon::join(|| compute.run(&items, copies, results), masks).0
             }
         };
         assert_eq!(items.len(), self.results.len(), "one result per item");
         duration
     }
 
-    /// Takes the results in: full blocks are indexed, tokens appended and reported.
-    fn apply(&mut self, outputs: &mut Vec<Output>) {
+    /// Takes the results in: full blocks are indexed, tokens appended and reported. True if any
+    /// sequence ended.
+    fn apply(&mut self, outputs: &mut Vec<Output>) -> bool {
         let block_size = self.options.block_size as usize;
         let context_length = self.context_length() as usize;
         // Counted once: prompts that end in the same step share the room.
@@ -366,6 +375,7 @@ impl<C: Compute> Scheduler<C> {
         if finished {
             self.running.retain(|sequence| !sequence.ended);
         }
+        finished
     }
 }
 
@@ -423,15 +433,21 @@ impl<C: Compute> Engine for Scheduler<C> {
 
     fn step(&mut self, step: &mut Step) {
         step.ran = self.rest == Rest::Awake && self.plan();
+        let mut stay = false;
         if step.ran {
             let chunks = self.running.iter().map(|sequence| sequence.chunk);
             step.prefill_tokens = chunks.filter(|chunk| *chunk > 1).sum::<usize>() as u32;
             step.duration = self.compute();
-            self.apply(&mut step.outputs);
+            stay = !self.apply(&mut step.outputs);
         }
         if let Some(outer) = &mut self.outer {
+            // Blocks of those that still run are copied while the next step computes. Those of one
+            // that ended may be another's by then.
+            if !stay {
+                outer.offload(&self.pool, &self.compute);
+            }
             // What is left is a reason for another step.
-            step.ran |= outer.offload(&self.pool, &self.compute);
+            step.ran |= outer.has_offers();
         }
         self.pool.drain_events(&mut step.events);
     }

@@ -1,5 +1,5 @@
-//! The way of blocks between the engine's memory and the tiers outside it: what leaves is copied at
-//! the ends of steps, what comes back is copied when its sequence is admitted.
+//! The way of blocks between the engine's memory and the tiers outside it. What leaves is copied
+//! while the next step computes, what comes back while the step computes that it takes part in.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,19 @@ use super::search::Search;
 use super::sequence::Sequence;
 use crate::compute::Compute;
 use crate::pool::{BlockId, Pool};
-use crate::tiers::{OuterBlock, OuterTiers};
+use crate::tiers::{ComingBlocks, KvCopies, OuterBlock, OuterTiers};
 
-/// Bytes that are copied to the tiers at the end of one step at most, one block at least: some
-/// milliseconds.
+/// Bytes that are copied to the tiers in one step at most, one block at least: some milliseconds.
 const OFFLOAD_BYTES: usize = 32 << 20;
-/// Bytes that are copied from the tiers before one step, after which nobody else is admitted.
+/// Bytes that are copied from the tiers in one step, after which nobody else is admitted.
 pub(super) const ONBOARD_BYTES: usize = 64 << 20;
 /// The tiers of an engine, and the blocks that they are still to be given.
 pub(super) struct OuterKv {
     tiers: Box<dyn OuterTiers>,
     offers: VecDeque<(BlockId, OuterBlock)>,
     offers_max: usize,
+    /// What comes in the step that is being planned.
+    coming: Vec<ComingBlocks>,
     /// Sequences that may search at once.
     searches: usize,
 }
@@ -31,6 +32,7 @@ impl OuterKv {
             tiers,
             offers: VecDeque::new(),
             offers_max: total_blocks as usize,
+            coming: Vec::new(),
             searches: max_running as usize,
         }
     }
@@ -72,19 +74,35 @@ impl OuterKv {
         self.offers.push_back((id, block));
     }
 
-    /// Copies blocks to the tiers; true if some are left.
-    pub(super) fn offload(&mut self, pool: &Pool, compute: &impl Compute) -> bool {
-        let mut room = OFFLOAD_BYTES;
-        while room > 0 {
-            let Some((id, block)) = self.offers.pop_front() else { return false };
+    /// Whether blocks are still to be copied to the tiers.
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
+    }
+
+    /// Has these blocks copied in the step that is being planned.
+    pub(super) fn expect(&mut self, coming: ComingBlocks) {
+        self.coming.push(coming);
+    }
+
+    /// The copies of a step that was planned.
+    pub(super) fn copies(&mut self, pool: &Pool, block_bytes: usize) -> KvCopies<'_> {
+        let most = OFFLOAD_BYTES.checked_div(block_bytes).unwrap_or(usize::MAX).max(1);
+        let mut leaving = VecDeque::new();
+        while leaving.len() < most
+            && let Some((id, block)) = self.offers.pop_front()
+        {
             // The memory of a block that was evicted is another's by now.
             if pool.find(block.key.name) == Some(id) {
-                let kv = compute.kv(id);
-                self.tiers.store(&block, kv);
-                room = room.saturating_sub(kv.len());
+                leaving.push_back((id, block));
             }
         }
-        !self.offers.is_empty()
+        let coming = std::mem::take(&mut self.coming);
+        KvCopies { tiers: Some(self.tiers.as_mut()), leaving, coming }
+    }
+
+    /// Copies blocks to the tiers now.
+    pub(super) fn offload(&mut self, pool: &Pool, compute: &impl Compute) {
+        self.copies(pool, compute.form().block_bytes).store(usize::MAX, compute);
     }
 
     /// Forgets what was to be copied and what was found.

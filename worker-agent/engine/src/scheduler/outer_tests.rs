@@ -67,6 +67,18 @@ fn an_engine_goes_on_from_what_another_has_stored() {
 }
 
 #[test]
+fn blocks_of_who_runs_leave_beside_the_next_step_and_of_who_ends_at_once() {
+    let store = SharedStore::default();
+    let mut driver = tiered(options(20), &store);
+    driver.submit(steady(1, prompt(0, 18), 3));
+    let stored = [0, 4, 5].map(|expected| {
+        driver.step();
+        (store.lock().unwrap().blocks.len(), expected)
+    });
+    assert!(stored.iter().all(|(stored, expected)| stored == expected), "{stored:?}");
+}
+
+#[test]
 fn who_waits_for_kv_is_passed() {
     let store = SharedStore::default();
     let slow = steady(1, prompt(0, 18), 5);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::kept::KeptPrompt;
 use super::search::Search;
-use crate::compute::{Compute, Draw, Item, ItemResult, PoolItem};
+use crate::compute::{Draw, Item, ItemResult, PoolItem};
 use crate::named::{BlockKey, NamedBlocks};
 use crate::pool::{BlockId, Pool};
-use crate::tiers::{OuterBlock, OuterTiers};
+use crate::tiers::{ComingBlocks, OuterBlock, OuterTiers};
 use crate::{
     AnswerRules, Finish, FinishReason, ModelInfo, Output, Pooling, Request, RequestKey,
     TokenLogprobs,
@@ -184,24 +184,24 @@ impl Sequence {
         true
     }
 
-    /// Has what its search found copied into its blocks, and indexed; returns how many blocks. The
-    /// first block that cannot be used ends it: that one and those behind it are computed.
-    pub(super) fn onboard(
-        &mut self,
-        pool: &mut Pool,
-        compute: &mut impl Compute,
-        block_size: usize,
-    ) -> usize {
-        let Some((mut lookup, first, ready)) = self.search.take() else { return 0 };
+    /// Counts what its search found as computed, and indexes it: it is copied while the step
+    /// computes. The first block that cannot be used ends it: that one and those behind it are
+    /// computed.
+    pub(super) fn onboard(&mut self, pool: &mut Pool, block_size: usize) -> Option<ComingBlocks> {
+        let (mut lookup, first, ready) = self.search.take()?;
         let held = self.computed / block_size;
-        for i in held..(first + ready).min(self.named.keys().len()) {
-            if !lookup.load(i - first, compute.kv_mut(self.blocks[i])) {
+        let mut blocks = Vec::new();
+        for place in held..(first + ready).min(self.named.keys().len()) {
+            if !lookup.holds(place - first) {
                 break;
             }
-            self.index(i, pool, block_size);
+            // A block of this kind that is there already needs no copy.
+            if let Some((id, _)) = self.index(place, pool, block_size) {
+                blocks.push((place - first, id));
+            }
             self.computed += block_size;
         }
-        self.computed / block_size - held
+        Some(ComingBlocks { lookup, blocks })
     }
 
     /// Takes note of how much of the prompt need not be computed, once.

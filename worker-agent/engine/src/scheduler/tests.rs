@@ -5,8 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::FinishReason;
 use crate::TokenLogprobs;
+use crate::compute::KvMemory;
 use crate::pool::BlockId;
 use crate::testkit::{Answer, Driver, alone, request, request_with};
+use crate::tiers::KvCopies;
 use crate::transfer::KvForm;
 use stator_protos::worker::Sampling;
 
@@ -32,7 +34,18 @@ fn checksum(before: u64, token: u32) -> u64 {
 }
 
 impl Compute for Ledger {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
+    fn run(
+        &mut self,
+        items: &[Item<'_>],
+        mut copies: KvCopies<'_>,
+        results: &mut Vec<ItemResult>,
+    ) -> Duration {
+        // In parts, as a model's layers are.
+        copies.load(0..8, self);
+        copies.load(8..self.block_size * 8, self);
+        while copies.leaving() > 0 {
+            copies.store(1, self);
+        }
         for item in items {
             assert!(item.start < item.end && item.end <= item.tokens.len());
             let mut sum = 0;
@@ -71,7 +84,9 @@ impl Compute for Ledger {
     fn form(&self) -> KvForm {
         KvForm { fingerprint: 7, block_bytes: self.block_size * 8 }
     }
+}
 
+impl KvMemory for Ledger {
     fn kv(&self, block: BlockId) -> &[u8] {
         let start = block.0 as usize * self.block_size;
         bytemuck::cast_slice(&self.slots[start..][..self.block_size])

@@ -12,10 +12,11 @@ use std::time::Duration;
 use stator_protos::hash::{HashSeed, block_hash};
 
 use super::TokenLogprobs;
-use super::compute::{Compute, Draw, Item, ItemResult};
+use super::compute::{Compute, Draw, Item, ItemResult, KvMemory};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::BlockId;
 use super::scheduler::Scheduler;
+use super::tiers::KvCopies;
 use super::transfer::KvForm;
 use stator_timing::Timing;
 
@@ -165,7 +166,14 @@ fn vector(prompt: &[u32]) -> Vec<f32> {
 }
 
 impl Compute for SimCompute {
-    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<ItemResult>) -> Duration {
+    fn run(
+        &mut self,
+        items: &[Item<'_>],
+        mut copies: KvCopies<'_>,
+        results: &mut Vec<ItemResult>,
+    ) -> Duration {
+        copies.load(0..0, self);
+        copies.store(usize::MAX, self);
         results.extend(items.iter().map(|item| self.computed(item)));
         self.timing.step(items.iter().map(|item| item.start..item.end)).div_f64(self.speedup)
     }
@@ -177,7 +185,9 @@ impl Compute for SimCompute {
     fn form(&self) -> KvForm {
         KvForm { fingerprint: u64::from(self.vocab_size), block_bytes: 0 }
     }
+}
 
+impl KvMemory for SimCompute {
     fn kv(&self, _: BlockId) -> &[u8] {
         &[]
     }

@@ -12,7 +12,7 @@ use stator_protos::name::BlockName;
 pub(crate) struct Temper {
     /// Times that a lookup says that its blocks are on their way.
     pub(crate) delay: usize,
-    /// Every so manyth load fails and leaves rubbish behind; 0 for none.
+    /// Every so manyth block cannot be loaded; 0 for none.
     pub(crate) bad_load: usize,
     /// Every so manyth block is not taken; 0 for none.
     pub(crate) lost: usize,
@@ -77,16 +77,16 @@ impl OuterLookup for FakeLookup {
         OuterFound { ready: self.names.len() - pending, pending }
     }
 
-    fn load(&mut self, block: usize, kv: &mut [u8]) -> bool {
+    fn holds(&mut self, _: usize) -> bool {
         let mut store = self.store.lock().unwrap();
         store.loads += 1;
-        kv.copy_from_slice(&store.blocks[&self.names[block]]);
         let bad = store.temper.bad_load;
-        let fails = bad > 0 && store.loads.is_multiple_of(bad);
-        if fails {
-            kv.fill(0xa5);
-        }
-        !fails
+        bad == 0 || !store.loads.is_multiple_of(bad)
+    }
+
+    fn load(&mut self, block: usize, start: usize, kv: &mut [u8]) {
+        let store = self.store.lock().unwrap();
+        kv.copy_from_slice(&store.blocks[&self.names[block]][start..][..kv.len()]);
     }
 }
 

@@ -195,7 +195,11 @@ impl Arena {
     }
 
     /// Copies bytes from `start` of the block in a slot.
-    pub(crate) fn read_part(&self, slot: SlotId, start: usize, kv: &mut [u8]) {
+    ///
+    /// # Panics
+    ///
+    /// The arena has no such slot, or the block no such bytes.
+    pub fn read_part(&self, slot: SlotId, start: usize, kv: &mut [u8]) {
         self.mapping.read(self.place(slot, &(start..start + kv.len())), kv);
     }
 

@@ -163,23 +163,26 @@ impl OuterLookup for CacheLookup {
         OuterFound { ready: search.slots.len(), pending }
     }
 
-    fn load(&mut self, block: usize, kv: &mut [u8]) -> bool {
-        let slot = self
-            .link
-            .searches
-            .0
-            .lock()
-            .get(&self.request)
-            .and_then(|search| search.slots.get(block).copied());
+    fn holds(&mut self, block: usize) -> bool {
+        self.slot(block).is_some()
+    }
+
+    fn load(&mut self, block: usize, start: usize, kv: &mut [u8]) {
         // The cache has compared the block with its checksum, and its slot is pinned since.
-        let Some(slot) = slot else { return false };
+        let slot = self.slot(block).expect("a block that can be loaded stays so");
         if self.used.loaded == 0 {
             self.used.waited = self.begun.elapsed();
         }
-        self.link.cache.arena().read(slot, kv);
-        self.used.loaded += 1;
+        self.link.cache.arena().read_part(slot, start, kv);
+        self.used.loaded += usize::from(start == 0);
         self.used.bytes += kv.len();
-        true
+    }
+}
+
+impl CacheLookup {
+    fn slot(&self, block: usize) -> Option<SlotId> {
+        let searches = self.link.searches.0.lock();
+        searches.get(&self.request).and_then(|search| search.slots.get(block).copied())
     }
 }
 
