@@ -70,6 +70,11 @@ pub struct LoadCost {
     pub block_ns: u64,
 }
 
+/// Part of a load's predicted time that it has to save besides: one in so many. An engine's pace is a
+/// mean over prompts of all lengths, too slow for short ones by an eighth and more, and an engine sees
+/// only after a step that a load has ended.
+pub const LOAD_MARGIN: u32 = 4;
+
 impl LoadCost {
     /// Latency of a place from which nothing can be loaded.
     pub const NEVER_US: u64 = u32::MAX as u64;

@@ -5,6 +5,7 @@
 //! report.
 
 use crate::Now;
+use stator_protos::load::LOAD_MARGIN;
 use std::num::NonZeroU8;
 use std::time::Duration;
 
@@ -18,10 +19,6 @@ const LATENCY_SAMPLES: f64 = 8.0;
 /// Blocks over which the time per block is averaged. Devices end several reads at once, so that
 /// most samples are zero.
 const BLOCK_SAMPLES: f64 = 64.0;
-/// Part of a load's predicted time that it has to save besides: one in so many. An engine's pace is a mean over
-/// prompts of all lengths, too slow for short ones by an eighth and more, and an engine sees only after a step that a
-/// load has ended.
-const MARGIN: u32 = 4;
 /// Age after which a measurement says nothing about now.
 pub(crate) const STALE: Duration = Duration::from_secs(5);
 
@@ -256,12 +253,19 @@ pub fn blocks_to_load(
         };
         reading = reading.max(time(source, more));
         let n = before + 1;
-        let all_time = load + reading + reading / MARGIN + times(block_prefill, all - n);
+        let all_time = load + reading + reading / LOAD_MARGIN + times(block_prefill, all - n);
         if all_time < best_time {
             (best, best_time) = (n, all_time);
         }
     }
     best
+}
+
+/// Whether to read so many blocks in this time is faster than to compute them, by a quarter of it at
+/// least. Of an engine whose pace is not known, all reads are.
+pub(crate) fn saves_time(reading: Duration, blocks: usize, pace: EnginePace) -> bool {
+    let computing = times(pace.block_prefill, blocks);
+    computing.is_zero() || reading + reading / LOAD_MARGIN < computing
 }
 
 fn count(reads: &mut usize) -> usize {

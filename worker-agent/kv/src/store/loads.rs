@@ -1,11 +1,12 @@
 //! Reads from the tiers: what a request loads, and what it had better compute.
 
+use super::index::KnownBlock;
 use super::load_step::LoadStep;
 use super::requests::PinnedRequest;
 use super::slots::{ReadFate, SlotState};
 use super::tiers::tiers_of;
 use super::{Action, AheadReads, BlockStore, LoanTerms, TierId};
-use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load};
+use crate::cost::{EnginePace, LoadSource, TIERS_MAX, blocks_to_load, saves_time};
 use crate::tier::{TierRead, Urgency};
 use crate::{Block, Now, SlotId};
 use stator_protos::hash::SequenceHash;
@@ -30,7 +31,7 @@ impl BlockStore {
         now: Now,
     ) -> usize {
         let mut steps = std::mem::take(&mut self.steps);
-        if let Some(tier) = self.plan_loads(names, ALL_TIERS, &mut steps, now) {
+        if let Some(tier) = self.plan_loads(names, ALL_TIERS, pace, &mut steps, now) {
             self.tier_mut(tier).stats.refused_by_load += 1;
         }
         let load = self.worth_loading(&steps, pace);
@@ -52,7 +53,7 @@ impl BlockStore {
     ) {
         let mut steps = std::mem::take(&mut self.steps);
         let disks = self.disks();
-        self.plan_loads(names, disks, &mut steps, now);
+        self.plan_loads(names, disks, EnginePace::default(), &mut steps, now);
         steps.truncate(self.worth_lending(&steps, disks, terms));
         self.start_loads(&steps, terms.urgency, asked, now);
         steps.clear();
@@ -91,7 +92,7 @@ impl BlockStore {
     /// Starts to read blocks that nobody waits for, as many as are there in a row.
     pub(super) fn prefetch(&mut self, names: &[BlockName], now: Now) {
         let mut steps = std::mem::take(&mut self.steps);
-        self.plan_loads(names, ALL_TIERS, &mut steps, now);
+        self.plan_loads(names, ALL_TIERS, EnginePace::default(), &mut steps, now);
         for slot in self.read_all(&steps, Urgency::Prefetch, now) {
             self.slots[slot].is_ahead = true;
         }
@@ -111,7 +112,7 @@ impl BlockStore {
         self.expire(now);
         let names: Vec<_> = hashes.iter().map_while(|hash| self.index.name(*hash)).collect();
         let mut steps = std::mem::take(&mut self.steps);
-        self.plan_loads(&names, ALL_TIERS, &mut steps, now);
+        self.plan_loads(&names, ALL_TIERS, pace, &mut steps, now);
         steps.truncate(self.worth_loading(&steps, pace));
         let slots = self.read_all(&steps, Urgency::Demand, now);
         steps.clear();
@@ -189,11 +190,12 @@ impl BlockStore {
         &self,
         names: &[BlockName],
         tiers: u8,
+        pace: EnginePace,
         steps: &mut Vec<LoadStep>,
         now: Now,
     ) -> Option<TierId> {
         let mut planned = [0; TIERS_MAX];
-        for name in names {
+        for (at, name) in names.iter().enumerate() {
             let known = self.index.find(*name)?;
             let (block, slot) = (known.block(*name), known.slot);
             let source = match slot.map(|slot| self.slots[slot].state) {
@@ -203,20 +205,46 @@ impl BlockStore {
                     let takes = |tier: &TierId| {
                         self.tier(*tier).takes_read(planned[usize::from(*tier)], now)
                     };
-                    let Some(tier) = tiers_of(known.tiers & tiers).find(takes) else {
+                    let open = tiers_of(known.tiers & tiers).filter(takes);
+                    let sources = open.map(|tier| (tier, self.source_at(known, tier)));
+                    // So many blocks of the prompt may come from there.
+                    let left = names.len() - at;
+                    let first = sources.min_by_key(|(_, source)| self.rank(*source, left, pace));
+                    let Some((tier, source)) = first else {
                         return tiers_of(known.tiers & tiers).next();
                     };
                     planned[usize::from(tier)] += 1;
-                    let has_cost = |source: &_| self.tier(tier).sources.cost(*source).is_some();
-                    match known.source.filter(has_cost) {
-                        Some(source) => LoadSource::Located { tier: tier.into(), source },
-                        None => LoadSource::Tier(tier.into()),
-                    }
+                    source
                 }
             };
             steps.push(LoadStep { block, slot, source });
         }
         None
+    }
+
+    /// The source of a block at a tier that has it.
+    fn source_at(&self, known: &KnownBlock, tier: TierId) -> LoadSource {
+        let has_cost = |source: &_| self.tier(tier).sources.cost(*source).is_some();
+        match known.source.filter(has_cost) {
+            Some(source) => LoadSource::Located { tier: tier.into(), source },
+            None => LoadSource::Tier(tier.into()),
+        }
+    }
+
+    /// Rank of a source for so many blocks, the first of which is to be read from it: the fastest of
+    /// those that save time, then what was never measured, then all others. Of equal ones the nearest
+    /// is taken, and where nothing is measured all are equal.
+    fn rank(&self, source: LoadSource, blocks: usize, pace: EnginePace) -> (u8, Duration) {
+        let time = self.read_time(source, blocks);
+        let is_measured = match source {
+            LoadSource::Tier(tier) => self.tiers[tier].speed.measured().is_some(),
+            _ => true,
+        };
+        match is_measured {
+            true if saves_time(time, blocks, pace) => (0, time),
+            false => (1, time),
+            true => (2, time),
+        }
     }
 
     /// Counts blocks that are faster to compute. If their tier was not measured for long, reads a

@@ -2,9 +2,9 @@
 
 use super::tests::{Bench, DISK, block, names};
 use super::*;
-use crate::Block;
 use crate::cost::{EnginePace, ReadCost, SourceId};
-use crate::tier::{TierError, TierEvent, TierReport};
+use crate::tier::{TierError, TierEvent, TierRead, TierReport};
+use crate::{Block, Checksum};
 use proptest::prelude::*;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -160,6 +160,34 @@ fn the_nearest_tier_that_works_is_read() {
     assert_eq!(bench.ask(1, 0..3).pending, 3);
     let tiers = bench.store.status(bench.now).tiers;
     assert_eq!((tiers[0].stats.demanded, tiers[1].stats.demanded), (1, 2));
+}
+
+#[test]
+fn of_tiers_that_hold_a_block_the_one_that_saves_most_is_read() {
+    let mut bench = Bench::new(256, vec![disk(), TierSettings::new(Medium::Remote)]);
+    let far = TierId(1);
+    let mut demanded = Vec::new();
+    for round in 0..4 {
+        let range = round * 32..(round + 1) * 32;
+        bench.found(range.clone());
+        // The far tier has them from the second round on.
+        if round > 0 {
+            let blocks = range.clone().map(block).collect();
+            bench.store.report(far, TierReport::Found(blocks), bench.now);
+        }
+        bench.ask_with(round as u64, range, ms(2));
+        // A block takes 2 ms to compute: from the disk it takes twice as long, from afar an eighth.
+        for action in bench.actions() {
+            let Action::Read { tier, read: TierRead { name, slot, .. } } = action else { continue };
+            bench.now += if tier == far { ms(1) / 4 } else { ms(4) };
+            let read = TierReport::Read { name, slot, result: Ok(Checksum(name.0 as u64)) };
+            bench.store.report(tier, read, bench.now);
+        }
+        bench.end(round as u64);
+        let tiers = bench.store.status(bench.now).tiers;
+        demanded.push((tiers[0].stats.demanded, tiers[1].stats.demanded));
+    }
+    assert_eq!(demanded, [(32, 0), (32, 32), (32, 64), (32, 96)]);
 }
 
 /// The tier finds these blocks, by hashes that equal their names; returns the hashes.
