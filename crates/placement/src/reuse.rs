@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use stator_kv_index::Overlap;
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::Medium;
-use stator_protos::load::{LoadCost, PEER_COSTS_MAX, TierCosts};
+use stator_protos::load::{LOAD_MARGIN, LoadCost, PEER_COSTS_MAX, TierCosts};
 use stator_protos::worker::KV_HOLDERS_MAX;
 
 /// Other workers that hold leading blocks of a prompt and lend them, the one with most first.
@@ -168,14 +168,16 @@ impl ReusePlan {
         Self { sources, saved: blocks.into(), load_s: 0.0 }
     }
 
-    /// The plan with the least time; `compute_s` says how long the rest takes if so many blocks are
-    /// saved. Of equal ones that which loads less.
+    /// The plan with the least time, as workers choose it: a load has to save a part of its time
+    /// besides. `compute_s` says how long the rest takes if so many blocks are saved. Of equal plans
+    /// that which loads less.
     #[inline]
     pub(crate) fn best(inputs: &ReuseInputs<'_>, compute_s: impl Fn(f64) -> f64) -> Self {
         let mut here = Self::device(inputs.overlap);
         let (mut best, mut best_s) = (here, compute_s(here.saved));
         let mut weigh = |plan: Self| {
-            let seconds = plan.load_s + compute_s(plan.saved);
+            let margin = plan.load_s / f64::from(LOAD_MARGIN);
+            let seconds = plan.load_s + margin + compute_s(plan.saved);
             if seconds < best_s {
                 (best, best_s) = (plan, seconds);
             }

@@ -46,7 +46,8 @@ impl Placement {
         plan.map_or_else(|| ReusePlan::device(overlap), |(plan, _)| plan)
     }
 
-    /// The plan by learnt times of prompts.
+    /// The plan by the pace that the worker's agent decides by, or by learnt times of prompts where it
+    /// told none. By other times it might be a plan that the agent does not follow.
     // Few workers have anything to load: the loop over all of them stays small without this. It looks the
     // speed up itself: a speed that is lent by the loop has to lie in memory, where each load of two of its
     // numbers waits for the stores.
@@ -58,6 +59,9 @@ impl Placement {
         }
         let (loads, weights) = (self.fleet.loads(slot), weights(terms));
         let inputs = ReuseInputs { overlap, loads, weights, loans };
+        if let Some(block_s) = loads.compute_s {
+            return plan_by_pace(terms, &inputs, block_s);
+        }
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
         ReusePlan::best(&inputs, |saved| self.compute_s(terms, saved, &speed))
     }
@@ -87,16 +91,15 @@ impl Placement {
             return None;
         }
         let (loads, weights) = (self.fleet.loads(slot), weights(terms));
-        let blocks = f64::from(terms.prompt_blocks);
         let Some(compute_s) = loads.compute_s else {
             // Without a time to compare with, nobody is to wait for another's disk.
             let unmeasured = loans[0].map(|loan| Loan { time: None, ..loan });
             let (loads, loans) = (&UNMEASURED, [unmeasured, None]);
             let inputs = ReuseInputs { overlap, loads, weights, loans };
-            return Some((ReusePlan::best(&inputs, |saved| blocks - saved), 0.0));
+            return Some((plan_by_pace(terms, &inputs, 1.0), 0.0));
         };
         let inputs = ReuseInputs { overlap, loads, weights, loans };
-        let plan = ReusePlan::best(&inputs, |saved| (blocks - saved).max(0.0) * compute_s);
+        let plan = plan_by_pace(terms, &inputs, compute_s);
         Some((plan, plan.load_s / compute_s))
     }
 
@@ -210,6 +213,12 @@ impl Placement {
             Some(BestHolder { slot, holder, lends: row.lends?, disk: Some(disk) })
         })
     }
+}
+
+/// The plan for an engine that computes a block in so many seconds.
+fn plan_by_pace(terms: &Terms, inputs: &ReuseInputs<'_>, block_s: f64) -> ReusePlan {
+    let blocks = f64::from(terms.prompt_blocks);
+    ReusePlan::best(inputs, |saved| (blocks - saved).max(0.0) * block_s)
 }
 
 fn weights(terms: &Terms) -> [f64; Medium::ALL.len()] {
