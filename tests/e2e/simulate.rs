@@ -69,4 +69,14 @@ async fn a_simulated_fleet_with_tiers_has_the_hits_that_are_worked_out_by_hand()
         let found = ["host", "disk", "disk_written"].map(|of| tiers[of].as_u64().unwrap());
         assert_eq!(found, expected, "{admission}");
     }
+
+    // An object store has the two that the disk had. At its usual speed they are computed sooner.
+    let objects = ["--host-kv-tokens=2048", "--host-policy=lru", "--object-kv"];
+    let near = ["--object-gb-s=20", "--object-latency-ms=1"];
+    for (flags, blocks, read) in [(&near[..], 3.0, 2), (&[], 1.0, 0)] {
+        let (cached, tiers) = simulated(home, &[&objects[..], flags].concat()).await;
+        assert_blocks(cached, blocks);
+        let found = ["objects", "objects_written"].map(|of| tiers[of].as_u64().unwrap());
+        assert_eq!(found, [read, 6]);
+    }
 }

@@ -4,12 +4,12 @@
 //! `cargo run --release -p stator-fleet-model --example tiers -- TRACE HOST,DISK...`, where TRACE is a file
 //! in Mooncake's format or `agents`, the mix of `stator simulate`. HOST and DISK are blocks of 512 tokens
 //! in all four workers together. The device of each holds 400 blocks. The last ways let workers fetch from the
-//! host memory of others.
+//! host memory of others, and share an object store.
 
-use stator_fleet_model::time::{MS, from_seconds};
+use stator_fleet_model::time::{MS, SECOND, from_seconds};
 use stator_fleet_model::{
-    DiskLimits, EngineLimits, FleetSettings, Mix, PeerLimits, PolicyKind, Replay, RunOutcome,
-    Sides, SyntheticWorkload, TRACE_BLOCK, TierLimits, Workload, World,
+    DiskLimits, EngineLimits, FleetSettings, Mix, ObjectLimits, PeerLimits, PolicyKind, Replay,
+    RunOutcome, Sides, SyntheticWorkload, TRACE_BLOCK, TierLimits, Workload, World,
 };
 use stator_kv::policy::PolicyName;
 use stator_kv::store::TierAdmission;
@@ -26,6 +26,9 @@ const RATE: f64 = 8.0;
 const HOST_BYTES_PER_S: f64 = 50e9;
 const DISK_READ_BYTES_PER_S: f64 = 6e9;
 const DISK_WRITE_BYTES_PER_S: f64 = 3e9;
+/// The same of an object store, for each worker.
+const OBJECT_READ_BYTES_PER_S: f64 = 2e9;
+const OBJECT_WRITE_BYTES_PER_S: f64 = 1e9;
 
 /// A way to fill the tiers.
 struct FillingWay {
@@ -38,6 +41,8 @@ struct FillingWay {
     is_selective: bool,
     /// Bytes that a worker reads from the host memory of others in a second; 0 where none lends.
     link_bytes_per_s: f64,
+    /// Whether the workers share an object store.
+    has_objects: bool,
 }
 
 const LRU: FillingWay = FillingWay {
@@ -46,11 +51,12 @@ const LRU: FillingWay = FillingWay {
     admission: |_| TierAdmission::Through,
     is_selective: false,
     link_bytes_per_s: 0.0,
+    has_objects: false,
 };
 
 const SELECTED: FillingWay = FillingWay { name: "selected, all", host_policy: None, ..LRU };
 
-const WAYS: [FillingWay; 7] = [
+const WAYS: [FillingWay; 9] = [
     LRU,
     FillingWay {
         name: "LRU, second touch (Dynamo)",
@@ -66,6 +72,13 @@ const WAYS: [FillingWay; 7] = [
     },
     FillingWay { name: "selected, all; lent at 10 GB/s", link_bytes_per_s: 10e9, ..SELECTED },
     FillingWay { name: "selected, all; lent at 40 GB/s", link_bytes_per_s: 40e9, ..SELECTED },
+    FillingWay { name: "selected, all; objects", has_objects: true, ..SELECTED },
+    FillingWay {
+        name: "selected, all; objects; lent at 10 GB/s",
+        has_objects: true,
+        link_bytes_per_s: 10e9,
+        ..SELECTED
+    },
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -73,7 +86,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let workload = workload(&arguments.next().unwrap_or_default())?;
     let sizes: Vec<[u32; 2]> = arguments.map(|pair| size(&pair)).collect::<Result<_, _>>()?;
     println!(
-        "host, disk | way | cached % | TTFT mean | p90 | p99 | GB to host | GB to disk | GB fetched"
+        "host, disk | way | cached % | TTFT mean | p90 | p99 | GB to host | GB to disk | GB fetched \
+         | GB to objects | GB from objects"
     );
     run(&workload, "0, 0 | no tiers", TierLimits::NONE)?;
     for [host, disk] in sizes {
@@ -121,6 +135,13 @@ fn limits(host: u32, disk: u32, way: &FillingWay) -> TierLimits {
             write_block: block(DISK_WRITE_BYTES_PER_S),
             admission: (way.admission)(blocks),
         }),
+        objects: way.has_objects.then(|| ObjectLimits {
+            latency: 30 * MS,
+            read_block: block(OBJECT_READ_BYTES_PER_S),
+            write_block: block(OBJECT_WRITE_BYTES_PER_S),
+            known_after: 35 * SECOND,
+            admission: TierAdmission::Measured { blocks: 1 << 20 },
+        }),
         peers: lends.then(|| PeerLimits { latency: MS, block: block(way.link_bytes_per_s) }),
     }
 }
@@ -142,7 +163,7 @@ fn run(workload: &Workload, name: &str, tiers: TierLimits) -> Result<(), Box<dyn
     let gb = |blocks: u64| blocks as f64 * f64::from(TRACE_BLOCK) * preset.kv_token_bytes() / 1e9;
     let RunOutcome { cached_share, ttft_ms, tiers, .. } = &outcome;
     println!(
-        "{name} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0}",
+        "{name} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0}",
         100.0 * cached_share,
         ttft_ms.mean,
         ttft_ms.p90,
@@ -150,6 +171,8 @@ fn run(workload: &Workload, name: &str, tiers: TierLimits) -> Result<(), Box<dyn
         gb(tiers.host_written),
         gb(tiers.disk_written),
         gb(tiers.peers),
+        gb(tiers.objects_written),
+        gb(tiers.objects),
     );
     Ok(())
 }

@@ -42,7 +42,7 @@ mod workload;
 mod world;
 
 pub use engine::block::BlockId;
-pub use engine::{DiskLimits, EngineLimits, PeerLimits, TierLimits, TierTotals};
+pub use engine::{DiskLimits, EngineLimits, ObjectLimits, PeerLimits, TierLimits, TierTotals};
 pub use outcome::{FleetPoint, RequestSpan, RunOutcome, TimeSummary};
 pub use policy::{PolicyKind, WorkerNumber};
 pub use settings::{

@@ -23,7 +23,8 @@ mod tiers;
 
 pub use request::EngineLimits;
 pub(crate) use request::{EngineOutput, SequenceId, Submission};
-pub use tiers::{DiskLimits, PeerLimits, TierLimits, TierTotals};
+pub(crate) use tiers::Bucket;
+pub use tiers::{DiskLimits, ObjectLimits, PeerLimits, TierLimits, TierTotals};
 
 use crate::time::Ps;
 use block::BlockId;
@@ -34,7 +35,7 @@ use rates::{Batch, Rates};
 use sequence::{SequenceState, Sequences};
 use stator_protos::load::Load;
 use std::collections::VecDeque;
-use tiers::LoadedBlocks;
+use tiers::{LoadedBlocks, Tiers};
 
 /// Steps that are being computed.
 #[derive(Debug)]
@@ -76,10 +77,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An idle engine.
-    pub(crate) fn new(limits: EngineLimits, rates: Rates) -> Self {
+    /// An idle engine, the tiers of which stand above the fleet's bucket.
+    pub(crate) fn new(limits: EngineLimits, rates: Rates, bucket: Bucket) -> Self {
+        let tiers = Tiers::new(limits.tiers, bucket);
         Self {
-            pool: BlockPool::new(limits.total_blocks, limits.tiers, limits.block_size),
+            pool: BlockPool::new(limits.total_blocks, tiers, limits.block_size),
             sequences: Sequences::default(),
             running: Vec::new(),
             prompts: Vec::new(),
@@ -232,13 +234,19 @@ impl Engine {
         }
     }
 
-    /// Another worker lends these leading blocks of a sequence, from then on.
-    pub(crate) fn hint(&mut self, blocks: &[BlockId], ready: Ps, now: Ps) {
-        self.pool.advance(now);
-        self.pool.hint(blocks, ready);
+    /// Leading blocks of a sequence on the device or in host memory.
+    pub(crate) fn held(&self, blocks: &[BlockId]) -> usize {
+        self.pool.held(blocks)
     }
 
-    /// Leading blocks of a sequence that another worker can read here, and from when on.
+    /// Another worker lends these leading blocks of a sequence from the one of number `first` on, once
+    /// they are `ready`.
+    pub(crate) fn hint(&mut self, blocks: &[BlockId], first: usize, ready: Ps, now: Ps) {
+        self.pool.advance(now);
+        self.pool.hint(blocks, first, ready);
+    }
+
+    /// Leading blocks of these that another worker can read here, and from when on.
     pub(crate) fn lend(&mut self, blocks: &[BlockId], now: Ps) -> LoadedBlocks {
         self.pool.advance(now);
         self.pool.lend(blocks)

@@ -6,7 +6,7 @@
 
 use super::block::{BlockId, BlockPlace, hash};
 use super::news::KvNews;
-use super::tiers::{LoadedBlocks, TierLimits, Tiers};
+use super::tiers::{LoadedBlocks, Tiers};
 use crate::recency::RecencyList;
 use crate::time::Ps;
 use rustc_hash::FxHashMap;
@@ -44,8 +44,7 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    pub(crate) fn new(total: u32, tiers: TierLimits, block_size: u32) -> Self {
-        let tiers = Tiers::new(tiers);
+    pub(crate) fn new(total: u32, tiers: Tiers, block_size: u32) -> Self {
         Self {
             total,
             private: 0,
@@ -104,12 +103,19 @@ impl BlockPool {
         self.tiers.load(ids, block_prefill, &mut self.news)
     }
 
-    /// Another worker lends these leading blocks of a sequence, from then on.
-    pub(crate) fn hint(&mut self, ids: &[BlockId], ready: Ps) {
-        self.tiers.hint(ids, ready, &mut self.news);
+    /// Leading blocks of a sequence on the device or in host memory.
+    pub(crate) fn held(&self, ids: &[BlockId]) -> usize {
+        let is_held = |id: &&BlockId| self.index.contains_key(id) || self.tiers.has_in_host(**id);
+        ids.iter().take_while(is_held).count()
     }
 
-    /// Leading blocks of a sequence that another worker can read here, and from when on.
+    /// Another worker lends these leading blocks of a sequence from the one of number `first` on, once
+    /// they are `ready`.
+    pub(crate) fn hint(&mut self, ids: &[BlockId], first: usize, ready: Ps) {
+        self.tiers.hint(ids, first, ready, &mut self.news);
+    }
+
+    /// Leading blocks of these that another worker can read here, and from when on.
     pub(crate) fn lend(&mut self, ids: &[BlockId]) -> LoadedBlocks {
         self.tiers.lend(ids, &mut self.news)
     }
@@ -217,6 +223,7 @@ impl BlockPool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tiers::{Bucket, TierLimits};
     use super::*;
     use crate::time::SECOND;
 
@@ -235,9 +242,13 @@ mod tests {
         prefix
     }
 
+    fn tiers(limits: TierLimits) -> Tiers {
+        Tiers::new(limits, Bucket::default())
+    }
+
     #[test]
     fn the_tail_of_the_oldest_is_evicted_first() {
-        let mut pool = BlockPool::new(6, TierLimits::NONE, 16);
+        let mut pool = BlockPool::new(6, tiers(TierLimits::NONE), 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         assert_eq!(pool.cached(), 5);
@@ -248,8 +259,8 @@ mod tests {
 
     #[test]
     fn evicted_blocks_are_found_in_host_memory() {
-        let tiers = TierLimits { host_blocks: 8, ..TierLimits::NONE };
-        let mut pool = BlockPool::new(3, tiers, 16);
+        let limits = TierLimits { host_blocks: 8, ..TierLimits::NONE };
+        let mut pool = BlockPool::new(3, tiers(limits), 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         let prefix = pool.lookup(&[1, 2, 3]);
@@ -264,7 +275,7 @@ mod tests {
 
     #[test]
     fn two_sequences_that_fill_the_same_block_share_it() {
-        let mut pool = BlockPool::new(4, TierLimits::NONE, 16);
+        let mut pool = BlockPool::new(4, tiers(TierLimits::NONE), 16);
         pool.take(2);
         let (first, second) =
             (pool.commit(7, BlockPlace::default()), pool.commit(7, BlockPlace::default()));

@@ -53,7 +53,7 @@ fn drive(
     requests: &[Asked],
     share: bool,
 ) -> (Vec<(EngineOutput, Ps)>, Engine) {
-    let mut engine = Engine::new(limits, rates());
+    let mut engine = Engine::new(limits, rates(), Bucket::default());
     let (mut log, mut outputs, mut next) = (Vec::new(), Vec::new(), 0);
     loop {
         let arrival = requests.get(next).map_or(Ps::MAX, |asked| asked.at);
@@ -254,7 +254,7 @@ fn a_later_turn_reuses_the_answer_of_the_one_before() {
 
 #[test]
 fn transferred_kv_is_not_computed_and_a_parked_prompt_keeps_its_blocks() {
-    let mut engine = Engine::new(limits(40), rates());
+    let mut engine = Engine::new(limits(40), rates(), Bucket::default());
     let mut outputs = Vec::new();
     let submission = Submission {
         request: 1,
@@ -283,7 +283,7 @@ fn transferred_kv_is_not_computed_and_a_parked_prompt_keeps_its_blocks() {
 
 #[test]
 fn cancelling_gives_everything_back() {
-    let mut engine = Engine::new(limits(40), rates());
+    let mut engine = Engine::new(limits(40), rates(), Bucket::default());
     let submission =
         Submission { request: 1, tokens: 6, output: 9, blocks: &[], transfer: None, park: false };
     let ids = [1, 2].map(|request| engine.submit(&Submission { request, ..submission }));

@@ -28,7 +28,7 @@ pub use state::{FleetState, FleetTotals, RoleState, WorkerState};
 
 use crate::engine::block::BlockId;
 use crate::engine::rates::Rates;
-use crate::engine::{Engine, EngineOutput, TierTotals};
+use crate::engine::{Bucket, Engine, EngineOutput, TierTotals};
 use crate::policy::{PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
 use crate::settings::{FleetSettings, RoleEngine};
@@ -74,6 +74,8 @@ pub struct World<'a> {
     /// Messages between edges that are still on their way.
     gauges: VecDeque<Gauges>,
     workers: Vec<Worker>,
+    /// The object store below the workers' tiers.
+    bucket: Bucket,
     flights: Vec<Flight>,
     /// The last worker of each session, by the session's first request.
     sessions: Vec<Option<WorkerNumber>>,
@@ -114,6 +116,7 @@ impl<'a> World<'a> {
             edges: Vec::new(),
             gauges: VecDeque::new(),
             workers: Vec::new(),
+            bucket: Bucket::default(),
             flights: vec![Flight::default(); workload.requests.len()],
             sessions: vec![None; workload.requests.len()],
             broken: None,
@@ -306,7 +309,7 @@ impl<'a> World<'a> {
     /// An idle engine of a role.
     fn engine(&self, role: Role, slow: f64) -> Engine {
         let RoleEngine { timing, limits } = self.settings.engine_of(role);
-        Engine::new(limits, Rates::new(&timing, slow))
+        Engine::new(limits, Rates::new(&timing, slow), self.bucket.clone())
     }
 
     /// Tells the policies that a worker is there.

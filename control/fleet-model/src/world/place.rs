@@ -74,14 +74,17 @@ impl World<'_> {
     /// A worker hears what another one lends of the prompt that is being placed: as much as is still there
     /// of the blocks that it is taken to lend.
     fn lend(&mut self, holder: WorkerNumber, blocks: usize, to: WorkerNumber) {
-        let from = &mut self.workers[holder as usize];
-        if !from.alive {
+        if !self.workers[holder as usize].alive {
             return;
         }
         let ids = std::mem::take(&mut self.scratch.blocks);
-        let lent = from.engine.lend(&ids[..blocks.min(ids.len())], self.now);
-        let there = &ids[..lent.blocks as usize];
-        self.workers[to as usize].engine.hint(there, lent.ready, self.now);
+        // What the reader has itself it asks nobody for.
+        let held = self.workers[to as usize].engine.held(&ids);
+        if let Some(asked) = ids.get(held..blocks.min(ids.len())) {
+            let lent = self.workers[holder as usize].engine.lend(asked, self.now);
+            let there = &ids[..held + lent.blocks as usize];
+            self.workers[to as usize].engine.hint(there, held, lent.ready, self.now);
+        }
         self.scratch.blocks = ids;
     }
 

@@ -5,12 +5,16 @@ use super::surroundings::TierSurroundings;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stator_fleet_model::time::{MS, from_seconds};
-use stator_fleet_model::{DiskLimits, PeerLimits, TierLimits};
+use stator_fleet_model::{DiskLimits, ObjectLimits, PeerLimits, TierLimits};
 use stator_kv::policy::PolicyName;
 use stator_kv::store::TierAdmission;
 
 /// Most tokens of a tier.
 const TOKENS_MAX: u32 = 1 << 30;
+
+/// Blocks of the object store by which its admission is chosen, as agents without a limit of bytes have
+/// it.
+const OBJECT_BLOCKS: usize = 1 << 20;
 
 /// KV tiers of the workers, under the agents' own block store and policies.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -44,6 +48,23 @@ pub(crate) struct TierArgs {
     /// Blocks that are written to disk.
     #[arg(long, value_enum, default_value = "measured", env = "STATOR_SIMULATE_DISK_ADMISSION")]
     pub(crate) disk_admission: AdmissionArg,
+    /// Let workers keep KV in an object store that all of them share, too. It holds what it is given.
+    /// Needs --host-kv-tokens.
+    #[arg(long, env = "STATOR_SIMULATE_OBJECT_KV")]
+    pub(crate) object_kv: bool,
+    /// Reading KV from the object store, gigabytes per second of each worker.
+    #[arg(long, default_value = "2", env = "STATOR_SIMULATE_OBJECT_GB_S")]
+    pub(crate) object_gb_s: f64,
+    /// Writing KV to the object store, gigabytes per second of each worker.
+    #[arg(long, default_value = "1", env = "STATOR_SIMULATE_OBJECT_WRITE_GB_S")]
+    pub(crate) object_write_gb_s: f64,
+    /// Before the first byte of an object, 0 to 60000 ms.
+    #[arg(long, default_value = "30", env = "STATOR_SIMULATE_OBJECT_LATENCY_MS")]
+    pub(crate) object_latency_ms: f64,
+    /// Time until all workers know of a block in the object store, 0 to 3600000 ms. Agents look every
+    /// minute.
+    #[arg(long, default_value = "35000", env = "STATOR_SIMULATE_OBJECT_KNOWN_MS")]
+    pub(crate) object_known_ms: f64,
     /// Let workers fetch KV from the host memory of others, over the networks of --local-gb-s and
     /// --remote-gb-s: the slower one counts if there are several hosts. Needs --host-kv-tokens; for the
     /// policies of this project's placement.
@@ -74,12 +95,24 @@ impl TierArgs {
         let onboard_block = block("host_gb_s", self.host_gb_s);
         let read_block = block("disk_gb_s", self.disk_gb_s);
         let write_block = block("disk_write_gb_s", self.disk_write_gb_s);
+        let objects = ObjectLimits {
+            read_block: block("object_gb_s", self.object_gb_s),
+            write_block: block("object_write_gb_s", self.object_write_gb_s),
+            latency: faulty.ms("object_latency_ms", self.object_latency_ms, 0.0, 60_000.0),
+            known_after: faulty.ms("object_known_ms", self.object_known_ms, 0.0, 3_600_000.0),
+            admission: TierAdmission::Measured { blocks: OBJECT_BLOCKS },
+        };
         let latency = faulty.ms("disk_latency_ms", self.disk_latency_ms, 0.0, 60_000.0);
         let host_blocks =
             faulty.count("host_kv_tokens", self.host_kv_tokens, 0, TOKENS_MAX) / block_size;
         let blocks =
             faulty.count("disk_kv_tokens", self.disk_kv_tokens, 0, TOKENS_MAX) / block_size;
-        for (flag, is_set) in [("disk_kv_tokens", blocks > 0), ("peer_kv", self.peer_kv)] {
+        let below = [
+            ("disk_kv_tokens", blocks > 0),
+            ("object_kv", self.object_kv),
+            ("peer_kv", self.peer_kv),
+        ];
+        for (flag, is_set) in below {
             if is_set && host_blocks == 0 {
                 faulty.fault(format!("{flag}: needs host_kv_tokens of a block or more"));
             }
@@ -104,6 +137,7 @@ impl TierArgs {
             host_policy,
             is_selective: self.host_selective,
             disk: (blocks > 0).then_some(disk),
+            objects: self.object_kv.then_some(objects),
             peers: self.peer_kv.then_some(peers),
         }
     }

@@ -43,11 +43,13 @@ pub(crate) fn notes(outcomes: &[RunOutcome]) -> String {
          cached: share of prompt tokens reused; imbal.: variation of busy time over workers.\n",
     );
     for RunOutcome { policy, seed, tiers, .. } in outcomes {
-        let TierTotals { host, disk, peers, host_written, disk_written } = tiers;
+        let TierTotals { host, disk, objects, peers, .. } = tiers;
+        let TierTotals { host_written, disk_written, objects_written, .. } = tiers;
         if *host_written > 0 {
             text += &format!(
-                "{policy}, seed {seed}: blocks from host memory {host}, disk {disk}, others {peers}; \
-                 written to host memory {host_written}, to disk {disk_written}\n"
+                "{policy}, seed {seed}: blocks from host memory {host}, disk {disk}, objects {objects}, \
+                 others {peers}; written to host memory {host_written}, to disk {disk_written}, \
+                 objects {objects_written}\n"
             );
         }
     }

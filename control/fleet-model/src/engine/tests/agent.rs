@@ -180,7 +180,7 @@ proptest! {
     #[test]
     fn the_agents_engine_obeys_the_same_law(requests in asked(), total in 20_u32..80) {
         let limits = limits(total);
-        let simulated = Simulated(Engine::new(limits, Rates::new(&TIMING, 1.0)));
+        let simulated = Simulated(Engine::new(limits, Rates::new(&TIMING, 1.0), Bucket::default()));
         let (simulated, agents) = (driven(simulated, &requests), driven(agent(limits), &requests));
         for (ours, agents) in simulated.iter().zip(&agents) {
             prop_assert_eq!(ours, agents);

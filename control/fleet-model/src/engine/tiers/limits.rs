@@ -17,6 +17,8 @@ pub struct TierLimits {
     pub is_selective: bool,
     /// The disk, if there is one.
     pub disk: Option<DiskLimits>,
+    /// The object store, if there is one. All workers of a fleet share it.
+    pub objects: Option<ObjectLimits>,
     /// Reading from other workers, if workers lend.
     pub peers: Option<PeerLimits>,
 }
@@ -32,6 +34,21 @@ pub struct DiskLimits {
     pub read_block: Ps,
     /// Writing one block; writes follow one another, beside the reads.
     pub write_block: Ps,
+    /// Blocks that are written.
+    pub admission: TierAdmission,
+}
+
+/// Times of an object store, as one worker has them. It holds what it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectLimits {
+    /// Before the first byte of a read, and to the end of a write.
+    pub latency: Ps,
+    /// Reading one block; the reads of a worker follow one another.
+    pub read_block: Ps,
+    /// Writing one block; the writes of a worker follow one another, beside its reads.
+    pub write_block: Ps,
+    /// From the end of a write until all workers know of the block.
+    pub known_after: Ps,
     /// Blocks that are written.
     pub admission: TierAdmission,
 }
@@ -53,6 +70,7 @@ impl TierLimits {
         host_policy: None,
         is_selective: false,
         disk: None,
+        objects: None,
         peers: None,
     };
 }

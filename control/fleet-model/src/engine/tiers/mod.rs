@@ -4,12 +4,14 @@
 //! A device's work ends at a time that is known when it begins, so that a request knows at once when
 //! its blocks will be there. The store hears of each end when virtual time has come to it.
 
+mod bucket;
 mod disk;
 mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{DiskLimits, PeerLimits, TierLimits};
+pub(crate) use bucket::Bucket;
+pub use limits::{DiskLimits, ObjectLimits, PeerLimits, TierLimits};
 
 use super::block::{BlockId, BlockPlace, hash};
 use super::news::KvNews;
@@ -22,7 +24,7 @@ use stator_kv::store::{
     Action, BlockStore, Filled, LoanTerms, OwnerId, RequestId, StoreSettings, TierAdmission,
     TierId, TierSettings,
 };
-use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport, Urgency};
+use stator_kv::tier::{TierError, TierEvent, TierRead, TierReport, TierWrite, Urgency};
 use stator_kv::{Block, Checksum, SlotId, TenantKey};
 use stator_protos::kv_event::Medium;
 use stator_protos::load::{LoadCost, TierCosts};
@@ -32,7 +34,8 @@ use std::fmt;
 
 /// The tiers as the store numbers them.
 const DISK: TierId = TierId(0);
-const PEERS: TierId = TierId(1);
+const OBJECTS: TierId = TierId(1);
+const PEERS: TierId = TierId(2);
 /// Names of used blocks that are remembered, for each block of the larger tier.
 const SEEN_PER_BLOCK: usize = 16;
 /// Longest wait of a request for blocks: the store's default.
@@ -50,21 +53,27 @@ pub struct TierTotals {
     pub host: u64,
     /// Blocks that came from the disk.
     pub disk: u64,
+    /// Blocks that came from the object store.
+    pub objects: u64,
     /// Blocks that came from other workers.
     pub peers: u64,
     /// Blocks written to host memory.
     pub host_written: u64,
     /// Blocks written to the disk.
     pub disk_written: u64,
+    /// Blocks written to the object store.
+    pub objects_written: u64,
 }
 
 impl std::ops::AddAssign for TierTotals {
     fn add_assign(&mut self, other: Self) {
         self.host += other.host;
         self.disk += other.disk;
+        self.objects += other.objects;
         self.peers += other.peers;
         self.host_written += other.host_written;
         self.disk_written += other.disk_written;
+        self.objects_written += other.objects_written;
     }
 }
 
@@ -88,8 +97,14 @@ pub(crate) struct Tiers {
     begun: u64,
     now: Ps,
     disk: FifoDisk,
+    /// What all workers have written to the object store, and how much of it this one has heard of.
+    bucket: Bucket,
+    heard: usize,
+    /// When the reads and writes that are under way will have ended.
     disk_reads: Ps,
     disk_writes: Ps,
+    object_reads: Ps,
+    object_writes: Ps,
     peer_reads: Ps,
     /// When the last of what others lend is in their host memory.
     lent_at: Ps,
@@ -111,7 +126,8 @@ enum DueWork {
         is_there: bool,
     },
     Write {
-        name: BlockName,
+        tier: TierId,
+        block: Block,
         slot: SlotId,
     },
     /// A request has its blocks on the device.
@@ -119,17 +135,19 @@ enum DueWork {
 }
 
 impl Tiers {
-    /// Empty tiers for blocks that take about `block_prefill` to compute.
-    pub(crate) fn new(limits: TierLimits) -> Self {
+    /// Empty tiers, above a bucket that others fill too.
+    pub(crate) fn new(limits: TierLimits, bucket: Bucket) -> Self {
         let disk = limits.disk.map_or(TierAdmission::Never, |disk| disk.admission);
         let disk = TierSettings { admission: disk, ..TierSettings::new(Medium::Disk) };
+        let objects = limits.objects.map_or(TierAdmission::Never, |objects| objects.admission);
+        let objects = TierSettings { admission: objects, ..TierSettings::new(Medium::Remote) };
         // What others lend is theirs to announce.
         let peers = TierSettings {
             admission: TierAdmission::Never,
             is_announced: false,
             ..TierSettings::new(Medium::Remote)
         };
-        let tiers = vec![disk, peers];
+        let tiers = vec![disk, objects, peers];
         let settings = StoreSettings {
             policy: limits.host_policy,
             ..StoreSettings::new(limits.host_blocks, 1, tiers)
@@ -150,8 +168,12 @@ impl Tiers {
             begun: 0,
             now: 0,
             disk: FifoDisk::new(limits.disk.map_or(0, |disk| disk.blocks)),
+            bucket,
+            heard: 0,
             disk_reads: 0,
             disk_writes: 0,
+            object_reads: 0,
+            object_writes: 0,
             peer_reads: 0,
             lent_at: 0,
             arriving,
@@ -188,6 +210,20 @@ impl Tiers {
             self.end(work, at, news);
             self.act(at, news);
         }
+        self.hear(now, news);
+    }
+
+    /// The store hears of what others have written to the bucket.
+    fn hear(&mut self, now: Ps, news: &mut KvNews) {
+        let Some(store) = self.store.as_mut().filter(|_| self.limits.objects.is_some()) else {
+            return;
+        };
+        let found = self.bucket.news(self.heard, now);
+        if !found.is_empty() {
+            self.heard += found.len();
+            store.report(OBJECTS, TierReport::Found(found), duration(now));
+            self.act(now, news);
+        }
     }
 
     /// Leading blocks of `ids` that come from the tiers, for a request whose engine computes a block
@@ -216,9 +252,11 @@ impl Tiers {
             match self.arriving.get(name) {
                 Some((tier, Some(at))) if *at <= deadline => {
                     there = there.max(*at);
-                    let count =
-                        if *tier == DISK { &mut self.totals.disk } else { &mut self.totals.peers };
-                    *count += 1;
+                    *match *tier {
+                        DISK => &mut self.totals.disk,
+                        OBJECTS => &mut self.totals.objects,
+                        _ => &mut self.totals.peers,
+                    } += 1;
                 }
                 // One that is here already, behind others that are not.
                 None => self.totals.host += 1,
@@ -283,7 +321,12 @@ impl Tiers {
         }
     }
 
-    /// Leading blocks that another worker can read here, and when they are in host memory.
+    /// Whether a block is in host memory.
+    pub(crate) fn has_in_host(&self, id: BlockId) -> bool {
+        self.host.contains(&name(id))
+    }
+
+    /// Leading blocks of these that another worker can read here, and when they are in host memory.
     pub(crate) fn lend(&mut self, ids: &[BlockId], news: &mut KvNews) -> LoadedBlocks {
         let now = self.now;
         let here = ids.iter().take_while(|id| self.host.contains(&name(**id))).count();
@@ -311,15 +354,15 @@ impl Tiers {
         lent
     }
 
-    /// Another worker lends these blocks of a sequence, the first of which it begins with, once it has
-    /// them in its host memory.
-    pub(crate) fn hint(&mut self, ids: &[BlockId], ready: Ps, news: &mut KvNews) {
+    /// Another worker lends these leading blocks of a sequence from the one of number `first` on, once it
+    /// has them in its host memory.
+    pub(crate) fn hint(&mut self, ids: &[BlockId], first: usize, ready: Ps, news: &mut KvNews) {
         let now = self.now;
         self.lent_at = self.lent_at.max(ready);
         let Some(store) = self.store.as_mut().filter(|_| self.limits.peers.is_some()) else {
             return;
         };
-        let blocks = ids.iter().enumerate().map(|(depth, id)| Block {
+        let blocks = ids.iter().enumerate().skip(first).map(|(depth, id)| Block {
             name: name(*id),
             hash: Some(hash(*id)),
             parent: depth.checked_sub(1).map(|before| hash(ids[before])),
@@ -341,6 +384,7 @@ impl Tiers {
             compute_ns: ns(compute),
             host: LoadCost { latency_us: 0, block_ns: ns(self.limits.onboard_block) },
             disk: measured.next().unwrap_or_default(),
+            remote: measured.next().unwrap_or_default(),
             peer: measured.next().unwrap_or_default(),
             ..TierCosts::default()
         }
@@ -356,12 +400,7 @@ impl Tiers {
         while let Some(action) = self.store.as_mut().and_then(BlockStore::next_action) {
             match action {
                 Action::Read { tier, read } => self.read(tier, &read, now),
-                Action::Write { write, .. } => {
-                    let Some(limits) = self.limits.disk else { continue };
-                    self.disk_writes = self.disk_writes.max(now) + limits.write_block;
-                    let work = DueWork::Write { name: write.block.name, slot: write.slot };
-                    self.begin(self.disk_writes + limits.latency, work);
-                }
+                Action::Write { tier, write } => self.write(tier, &write, now),
                 Action::Event(event) => self.tell(&event, news),
                 // A read has its end from its beginning. Operators have no part in the model.
                 Action::Cancel { .. } => {}
@@ -370,15 +409,30 @@ impl Tiers {
         }
     }
 
+    fn write(&mut self, tier: TierId, write: &TierWrite, now: Ps) {
+        let TierLimits { disk, objects, .. } = self.limits;
+        let disk = disk.map(|disk| (disk.latency, disk.write_block));
+        let objects = objects.map(|objects| (objects.latency, objects.write_block));
+        let (times, free) = match tier {
+            DISK => (disk, &mut self.disk_writes),
+            _ => (objects, &mut self.object_writes),
+        };
+        let (latency, block) = times.unwrap_or_default();
+        *free = (*free).max(now) + block;
+        let ends = *free + latency;
+        self.begin(ends, DueWork::Write { tier, block: write.block, slot: write.slot });
+    }
+
     fn read(&mut self, tier: TierId, read: &TierRead, now: Ps) {
         let TierRead { name, slot, .. } = *read;
-        let disk = self.limits.disk.map(|disk| (disk.latency, disk.read_block));
+        let TierLimits { disk, objects, peers, .. } = self.limits;
+        let disk = disk.map(|disk| (disk.latency, disk.read_block));
+        let objects = objects.map(|objects| (objects.latency, objects.read_block));
+        let peers = peers.map(|peers| (peers.latency, peers.block));
         let (times, free, is_there) = match tier {
             DISK => (disk, &mut self.disk_reads, self.disk.read(name)),
-            _ => {
-                let peers = self.limits.peers.map(|peers| (peers.latency, peers.block));
-                (peers, &mut self.peer_reads, true)
-            }
+            OBJECTS => (objects, &mut self.object_reads, true),
+            _ => (peers, &mut self.peer_reads, true),
         };
         let (latency, block) = times.unwrap_or_default();
         let from = if tier == PEERS { now.max(self.lent_at) } else { now };
@@ -396,13 +450,20 @@ impl Tiers {
                 let result = if is_there { Ok(Checksum(0)) } else { Err(TierError::Missing) };
                 store.report(tier, TierReport::Read { name, slot, result }, now);
             }
-            DueWork::Write { name, slot } => {
+            DueWork::Write { tier, block, slot } => {
                 let mut gone = Vec::new();
-                self.totals.disk_written += self.disk.write(name, &mut gone);
-                store.report(DISK, TierReport::Written { name, slot, result: Ok(()) }, now);
+                if tier == DISK {
+                    self.totals.disk_written += self.disk.write(block.name, &mut gone);
+                } else {
+                    let known_after = self.limits.objects.map_or(0, |objects| objects.known_after);
+                    self.bucket.write(block, at + known_after);
+                    self.totals.objects_written += 1;
+                }
+                let written = TierReport::Written { name: block.name, slot, result: Ok(()) };
+                store.report(tier, written, now);
                 self.act(at, news);
                 if let Some(store) = &mut self.store {
-                    store.report(DISK, TierReport::Gone(gone), now);
+                    store.report(tier, TierReport::Gone(gone), now);
                 }
             }
             DueWork::End(request) => store.end(self.owner, request, now),

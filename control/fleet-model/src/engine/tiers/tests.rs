@@ -16,6 +16,11 @@ fn limits(host_blocks: u32, disk_blocks: u32) -> TierLimits {
     TierLimits { host_blocks, onboard_block: MS / 10, disk: Some(disk), peers, ..TierLimits::NONE }
 }
 
+/// Tiers of the only worker of a fleet.
+fn alone(limits: TierLimits) -> (Tiers, KvNews) {
+    (Tiers::new(limits, Bucket::default()), KvNews::new(16, true))
+}
+
 /// Computes a prompt whose blocks follow one another, and gives the tiers time to write.
 fn compute(tiers: &mut Tiers, news: &mut KvNews, ids: &[BlockId]) {
     for (depth, id) in (0..).zip(ids) {
@@ -27,7 +32,7 @@ fn compute(tiers: &mut Tiers, news: &mut KvNews, ids: &[BlockId]) {
 
 #[test]
 fn blocks_come_from_host_memory_and_from_disk_in_their_time() {
-    let (mut tiers, mut news) = (Tiers::new(limits(8, 100)), KvNews::new(16, true));
+    let (mut tiers, mut news) = alone(limits(8, 100));
     compute(&mut tiers, &mut news, &[1, 2, 3, 4]);
     compute(&mut tiers, &mut news, &[11, 12, 13, 14, 15, 16, 17]);
     let start = tiers.now;
@@ -44,9 +49,68 @@ fn blocks_come_from_host_memory_and_from_disk_in_their_time() {
 }
 
 #[test]
+fn what_one_worker_writes_to_the_bucket_all_find_in_time_and_a_new_one_at_once() {
+    let objects = Some(ObjectLimits {
+        latency: 10 * MS,
+        read_block: MS,
+        write_block: MS,
+        known_after: SECOND,
+        admission: TierAdmission::Through,
+    });
+    let limits = TierLimits { disk: None, peers: None, objects, ..limits(16, 1) };
+    let bucket = Bucket::default();
+    let fresh = || (Tiers::new(limits, bucket.clone()), KvNews::new(16, true));
+    let ((mut writer, mut told), (mut reader, mut news)) = (fresh(), fresh());
+    compute(&mut writer, &mut told, &[1, 2, 3]);
+    writer.advance(writer.now + 10 * MS, &mut told);
+    assert_eq!(writer.totals().objects_written, 3);
+    reader.advance(SECOND / 2, &mut news);
+    assert_eq!(reader.load(&[1, 2, 3, 4], 50 * MS, &mut news).blocks, 0);
+    reader.advance(2 * SECOND, &mut news);
+    assert!(!news.take().is_empty());
+    assert!(news.blocks().all(|(_, medium)| medium == Medium::Remote));
+    let loaded = reader.load(&[1, 2, 3, 4], 50 * MS, &mut news);
+    assert_eq!((loaded.blocks, reader.totals().objects), (3, 3));
+    assert!(loaded.ready >= reader.now + 12 * MS, "{}", loaded.ready - reader.now);
+    // A worker that starts knows what is there.
+    let (mut late, mut news) = fresh();
+    late.advance(2 * SECOND, &mut news);
+    assert_eq!(late.load(&[1, 2], 50 * MS, &mut news).blocks, 2);
+}
+
+#[test]
+fn what_others_lend_is_read_from_them_though_a_slower_object_store_has_it() {
+    let objects = Some(ObjectLimits {
+        latency: 30 * MS,
+        read_block: 33 * MS,
+        write_block: MS,
+        known_after: SECOND,
+        admission: TierAdmission::Through,
+    });
+    let limits = TierLimits { disk: None, objects, ..limits(64, 1) };
+    let bucket = Bucket::default();
+    let fresh = || (Tiers::new(limits, bucket.clone()), KvNews::new(16, true));
+    let ((mut lender, mut told), (mut reader, mut news)) = (fresh(), fresh());
+    for round in 0..8 {
+        let ids: Vec<_> = (round * 10 + 1..round * 10 + 9).collect();
+        compute(&mut lender, &mut told, &ids);
+        lender.advance(lender.now + 2 * SECOND, &mut told);
+        reader.advance(lender.now, &mut news);
+        let lent = lender.lend(&ids, &mut told);
+        reader.hint(&ids, 0, lent.ready, &mut news);
+        let loaded = reader.load(&ids, 28 * MS, &mut news);
+        // The first time nobody knows what the object store takes.
+        assert!(round == 0 || loaded.blocks == 8, "{round}: {loaded:?}");
+        reader.advance(reader.now + SECOND, &mut news);
+        lender.advance(reader.now, &mut told);
+    }
+    assert_eq!(reader.totals().peers, 56);
+}
+
+#[test]
 fn selective_host_memory_takes_blocks_at_their_second_use() {
     let selective = TierLimits { is_selective: true, ..limits(8, 100) };
-    let (mut tiers, mut news) = (Tiers::new(selective), KvNews::new(16, true));
+    let (mut tiers, mut news) = alone(selective);
     compute(&mut tiers, &mut news, &[1, 2, 3]);
     let lent = |tiers: &mut Tiers, news: &mut KvNews| tiers.lend(&[1, 2, 3], news).blocks;
     assert_eq!((lent(&mut tiers, &mut news), tiers.totals().host_written), (0, 0));
@@ -60,7 +124,7 @@ fn selective_host_memory_takes_blocks_at_their_second_use() {
 
 #[test]
 fn a_disk_that_is_slower_than_computing_is_left_alone_once_that_is_known() {
-    let (mut tiers, mut news) = (Tiers::new(limits(4, 100)), KvNews::new(16, true));
+    let (mut tiers, mut news) = alone(limits(4, 100));
     compute(&mut tiers, &mut news, &[1, 2, 3, 4]);
     for round in 0..40 {
         compute(&mut tiers, &mut news, &[11, 12, 13, 14]);
@@ -75,12 +139,12 @@ fn a_disk_that_is_slower_than_computing_is_left_alone_once_that_is_known() {
 
 #[test]
 fn what_another_worker_lends_is_read_from_it_and_published_once_it_is_here() {
-    let (mut lender, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
+    let (mut lender, mut news) = alone(limits(16, 1));
     compute(&mut lender, &mut news, &[1, 2, 3]);
     let lent = lender.lend(&[1, 2, 3, 4], &mut news);
     assert_eq!((lent.blocks, lent.ready), (3, lender.now));
-    let (mut tiers, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
-    tiers.hint(&[1, 2, 3], 0, &mut news);
+    let (mut tiers, mut news) = alone(limits(16, 1));
+    tiers.hint(&[1, 2, 3], 0, 0, &mut news);
     assert!(news.take().is_empty());
     let loaded = tiers.load(&[1, 2, 3, 4], 50 * MS, &mut news);
     assert_eq!((loaded.blocks, tiers.totals().peers), (3, 3));
@@ -91,7 +155,7 @@ fn what_another_worker_lends_is_read_from_it_and_published_once_it_is_here() {
 
 #[test]
 fn what_another_worker_has_on_disk_comes_after_its_disk() {
-    let (mut lender, mut news) = (Tiers::new(limits(8, 100)), KvNews::new(16, true));
+    let (mut lender, mut news) = alone(limits(8, 100));
     compute(&mut lender, &mut news, &[1, 2, 3, 4]);
     compute(&mut lender, &mut news, &[11, 12, 13, 14, 15, 16, 17]);
     let here = [1, 2, 3, 4].iter().take_while(|id| lender.host.contains(&name(**id))).count();
@@ -100,9 +164,9 @@ fn what_another_worker_has_on_disk_comes_after_its_disk() {
     // A reader may have a quarter of the host memory read.
     assert_eq!(lent.blocks, here as u32 + on_disk);
     assert_eq!(lent.ready, lender.now + MS + u64::from(on_disk) * 2 * MS);
-    let (mut tiers, mut news) = (Tiers::new(limits(16, 1)), KvNews::new(16, true));
+    let (mut tiers, mut news) = alone(limits(16, 1));
     tiers.advance(lender.now, &mut news);
-    tiers.hint(&[1, 2, 3][..lent.blocks as usize], lent.ready, &mut news);
+    tiers.hint(&[1, 2, 3, 4][..lent.blocks as usize], 0, lent.ready, &mut news);
     let loaded = tiers.load(&[1, 2, 3], 50 * MS, &mut news);
     assert_eq!(loaded.blocks, lent.blocks);
     assert!(loaded.ready > lent.ready + 2 * MS, "{}", loaded.ready - lent.ready);
@@ -116,7 +180,7 @@ proptest! {
         host in 1..40_u32,
         disk in 1..80_u32,
     ) {
-        let (mut tiers, mut news) = (Tiers::new(limits(host, disk)), KvNews::new(16, true));
+        let (mut tiers, mut news) = alone(limits(host, disk));
         let mut stored = FxHashSet::default();
         for (prompt, length) in prompts {
             let ids: Vec<_> = (0..length).map(|at| prompt * 100 + at).collect();
