@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::TokenLogprobs;
+use super::memory::BlockMemory;
 use super::options::Pooling;
 use super::pool::BlockId;
 use super::tiers::KvCopies;
@@ -14,7 +15,7 @@ use stator_protos::worker::Sampling;
 ///
 /// The result for one item must not depend on the other items of the step, nor on how the item's
 /// tokens were divided into steps.
-pub trait Compute: KvMemory + Send {
+pub trait Compute: BlockMemory + Send {
     /// Computes the items of one step and writes one result per item, in order, to `results`,
     /// which is empty. Does the copies meanwhile: a block that comes is there before it is read.
     /// Returns how long the step is to take where time is simulated, zero where it took its time.
@@ -30,16 +31,6 @@ pub trait Compute: KvMemory + Send {
 
     /// Form of the KV, apart from the tokens of a block.
     fn form(&self) -> KvForm;
-}
-
-/// The memory of the KV blocks.
-pub trait KvMemory {
-    /// A block's KV, [`KvForm::block_bytes`] long. Nobody asks for it after [`Compute::release`],
-    /// before the next step or [`KvMemory::kv_mut`].
-    fn kv(&self, block: BlockId) -> &[u8];
-
-    /// The memory of a block, to be filled with what was computed elsewhere.
-    fn kv_mut(&mut self, block: BlockId) -> &mut [u8];
 }
 
 /// One sequence's part of a step.

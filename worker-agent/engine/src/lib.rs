@@ -7,6 +7,7 @@
 pub mod compute;
 pub mod cpu;
 mod math;
+pub mod memory;
 pub mod model_files;
 pub mod named;
 pub mod options;

@@ -9,7 +9,7 @@ use stator_protos::hash::{HashSeed, SequenceHash};
 use stator_protos::name::BlockName;
 
 use crate::RequestKey;
-use crate::compute::KvMemory;
+use crate::memory::BlockMemory;
 use crate::named::BlockKey;
 use crate::pool::BlockId;
 
@@ -94,7 +94,7 @@ impl KvCopies<'_> {
     }
 
     /// Copies these bytes of each block that comes.
-    pub fn load(&mut self, part: Range<usize>, memory: &mut impl KvMemory) {
+    pub fn load(&mut self, part: Range<usize>, memory: &mut impl BlockMemory) {
         for ComingBlocks { lookup, blocks } in &mut self.coming {
             for (number, block) in blocks {
                 lookup.load(*number, part.start, &mut memory.kv_mut(*block)[part.clone()]);
@@ -103,7 +103,7 @@ impl KvCopies<'_> {
     }
 
     /// Copies some of the blocks that are still to leave.
-    pub fn store(&mut self, count: usize, memory: &impl KvMemory) {
+    pub fn store(&mut self, count: usize, memory: &impl BlockMemory) {
         let Some(tiers) = &mut self.tiers else { return };
         for (id, block) in self.leaving.drain(..count.min(self.leaving.len())) {
             tiers.store(&block, memory.kv(id));

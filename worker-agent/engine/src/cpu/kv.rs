@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::config::Config;
 use super::kernel::{LANES, Panels};
-use crate::compute::KvMemory;
+use crate::memory::BlockMemory;
 use crate::pool::BlockId;
 
 /// Keys and values of all blocks, in f32.
@@ -175,7 +175,7 @@ impl Kv {
     }
 }
 
-impl KvMemory for Kv {
+impl BlockMemory for Kv {
     /// In this machine's byte order.
     fn kv(&self, block: BlockId) -> &[u8] {
         let start = block.0 as usize * self.layout.block_len();

@@ -35,7 +35,8 @@ pub use model::Model;
 use self::config::Config;
 use self::kv::{Kv, Layout};
 use self::model::{Activations, Logits};
-use super::compute::{Compute, Item, ItemResult, KvMemory, PoolItem};
+use super::compute::{Compute, Item, ItemResult, PoolItem};
+use super::memory::BlockMemory;
 use super::options::{EngineOptions, InvalidOption, ModelInfo, Pooling};
 use super::pool::BlockId;
 use super::sampling::{self, Scratch};
@@ -175,7 +176,7 @@ impl Compute for CpuCompute {
     }
 }
 
-impl KvMemory for CpuCompute {
+impl BlockMemory for CpuCompute {
     fn kv(&self, block: BlockId) -> &[u8] {
         self.kv.kv(block)
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::FinishReason;
 use crate::TokenLogprobs;
-use crate::compute::KvMemory;
+use crate::memory::BlockMemory;
 use crate::pool::BlockId;
 use crate::testkit::{Answer, Driver, alone, request, request_with};
 use crate::tiers::KvCopies;
@@ -86,7 +86,7 @@ impl Compute for Ledger {
     }
 }
 
-impl KvMemory for Ledger {
+impl BlockMemory for Ledger {
     fn kv(&self, block: BlockId) -> &[u8] {
         let start = block.0 as usize * self.block_size;
         bytemuck::cast_slice(&self.slots[start..][..self.block_size])

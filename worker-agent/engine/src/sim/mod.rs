@@ -12,7 +12,8 @@ use std::time::Duration;
 use stator_protos::hash::{HashSeed, block_hash};
 
 use super::TokenLogprobs;
-use super::compute::{Compute, Draw, Item, ItemResult, KvMemory};
+use super::compute::{Compute, Draw, Item, ItemResult};
+use super::memory::BlockMemory;
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::BlockId;
 use super::scheduler::Scheduler;
@@ -187,7 +188,7 @@ impl Compute for SimCompute {
     }
 }
 
-impl KvMemory for SimCompute {
+impl BlockMemory for SimCompute {
     fn kv(&self, _: BlockId) -> &[u8] {
         &[]
     }

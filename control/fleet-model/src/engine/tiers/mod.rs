@@ -9,16 +9,17 @@ mod disk;
 mod limits;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 pub(crate) use bucket::Bucket;
 pub use limits::{DiskLimits, ObjectLimits, PeerLimits, TierLimits};
+pub use totals::TierTotals;
 
 use super::block::{BlockId, BlockPlace, hash};
 use super::news::KvNews;
 use crate::time::{Ps, SECOND, duration};
 use disk::FifoDisk;
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::Serialize;
 use stator_kv::policy::Ghosts;
 use stator_kv::store::{
     Action, BlockStore, Filled, LoanTerms, OwnerId, RequestId, StoreSettings, TierAdmission,
@@ -45,37 +46,6 @@ const WAIT_MAX: Ps = 2 * SECOND;
 const LEND_WAIT: Ps = SECOND;
 /// Blocks that are read from disk for another worker at a time, as by an agent.
 const LEND_READS_MAX: usize = 256;
-
-/// Blocks that the tiers gave and took, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TierTotals {
-    /// Blocks that came from host memory.
-    pub host: u64,
-    /// Blocks that came from the disk.
-    pub disk: u64,
-    /// Blocks that came from the object store.
-    pub objects: u64,
-    /// Blocks that came from other workers.
-    pub peers: u64,
-    /// Blocks written to host memory.
-    pub host_written: u64,
-    /// Blocks written to the disk.
-    pub disk_written: u64,
-    /// Blocks written to the object store.
-    pub objects_written: u64,
-}
-
-impl std::ops::AddAssign for TierTotals {
-    fn add_assign(&mut self, other: Self) {
-        self.host += other.host;
-        self.disk += other.disk;
-        self.objects += other.objects;
-        self.peers += other.peers;
-        self.host_written += other.host_written;
-        self.disk_written += other.disk_written;
-        self.objects_written += other.objects_written;
-    }
-}
 
 /// Blocks that a prompt gets from the tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
