@@ -433,17 +433,17 @@ impl<C: Compute> Engine for Scheduler<C> {
 
     fn step(&mut self, step: &mut Step) {
         step.ran = self.rest == Rest::Awake && self.plan();
-        let mut stay = false;
+        let mut copies_later = false;
         if step.ran {
             let chunks = self.running.iter().map(|sequence| sequence.chunk);
             step.prefill_tokens = chunks.filter(|chunk| *chunk > 1).sum::<usize>() as u32;
             step.duration = self.compute();
-            stay = !self.apply(&mut step.outputs);
+            copies_later = !self.apply(&mut step.outputs);
         }
         if let Some(outer) = &mut self.outer {
             // Blocks of those that still run are copied while the next step computes. Those of one
             // that ended may be another's by then.
-            if !stay {
+            if !copies_later {
                 outer.offload(&self.pool, &self.compute);
             }
             // What is left is a reason for another step.
