@@ -26,7 +26,7 @@ const RATE: f64 = 8.0;
 const HOST_BYTES_PER_S: f64 = 50e9;
 const DISK_READ_BYTES_PER_S: f64 = 6e9;
 const DISK_WRITE_BYTES_PER_S: f64 = 3e9;
-/// The same of an object store, for each worker.
+/// Bytes that each worker reads from an object store, and writes to it, in a second.
 const OBJECT_READ_BYTES_PER_S: f64 = 2e9;
 const OBJECT_WRITE_BYTES_PER_S: f64 = 1e9;
 

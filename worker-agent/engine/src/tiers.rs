@@ -68,9 +68,9 @@ pub struct OuterBlock {
 #[derive(Default)]
 pub struct KvCopies<'a> {
     pub(crate) tiers: Option<&'a mut dyn OuterTiers>,
-    /// What leaves.
+    /// Blocks that leave.
     pub(crate) leaving: VecDeque<(BlockId, OuterBlock)>,
-    /// What comes.
+    /// Blocks that come, by sequence.
     pub(crate) coming: Vec<ComingBlocks>,
 }
 

@@ -253,7 +253,7 @@ pub fn blocks_to_load(
         };
         reading = reading.max(time(source, more));
         let n = before + 1;
-        let all_time = load + reading + reading / LOAD_MARGIN + times(block_prefill, all - n);
+        let all_time = load + with_margin(reading) + times(block_prefill, all - n);
         if all_time < best_time {
             (best, best_time) = (n, all_time);
         }
@@ -261,11 +261,16 @@ pub fn blocks_to_load(
     best
 }
 
-/// Whether to read so many blocks in this time is faster than to compute them, by a quarter of it at
-/// least. Of an engine whose pace is not known, all reads are.
+/// Whether a read of so many blocks in this time pays, against computing them. Where the engine's pace
+/// is not known, every read does.
 pub(crate) fn saves_time(reading: Duration, blocks: usize, pace: EnginePace) -> bool {
     let computing = times(pace.block_prefill, blocks);
-    computing.is_zero() || reading + reading / LOAD_MARGIN < computing
+    computing.is_zero() || with_margin(reading) < computing
+}
+
+/// The time of a read and the part of it that the read has to save besides.
+fn with_margin(reading: Duration) -> Duration {
+    reading + reading / LOAD_MARGIN
 }
 
 fn count(reads: &mut usize) -> usize {

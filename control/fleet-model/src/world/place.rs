@@ -78,7 +78,7 @@ impl World<'_> {
             return;
         }
         let ids = std::mem::take(&mut self.scratch.blocks);
-        // What the reader has itself it asks nobody for.
+        // The reader asks nobody for blocks that it has itself.
         let held = self.workers[to as usize].engine.held(&ids);
         if let Some(asked) = ids.get(held..blocks.min(ids.len())) {
             let lent = self.workers[holder as usize].engine.lend(asked, self.now);

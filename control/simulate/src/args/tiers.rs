@@ -48,8 +48,8 @@ pub(crate) struct TierArgs {
     /// Blocks that are written to disk.
     #[arg(long, value_enum, default_value = "measured", env = "STATOR_SIMULATE_DISK_ADMISSION")]
     pub(crate) disk_admission: AdmissionArg,
-    /// Let workers keep KV in an object store that all of them share, too. It holds what it is given.
-    /// Needs --host-kv-tokens.
+    /// Let workers keep KV in an object store of unlimited size, too, which all of them share. Needs
+    /// --host-kv-tokens.
     #[arg(long, env = "STATOR_SIMULATE_OBJECT_KV")]
     pub(crate) object_kv: bool,
     /// Reading KV from the object store, gigabytes per second of each worker.

@@ -47,7 +47,7 @@ impl Placement {
     }
 
     /// The plan by the pace that the worker's agent decides by, or by learnt times of prompts where it
-    /// told none. By other times it might be a plan that the agent does not follow.
+    /// told none. The agent might not follow a plan by other times.
     // Few workers have anything to load: the loop over all of them stays small without this. It looks the
     // speed up itself: a speed that is lent by the loop has to lie in memory, where each load of two of its
     // numbers waits for the stores.

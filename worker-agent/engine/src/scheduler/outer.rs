@@ -19,7 +19,7 @@ pub(super) struct OuterKv {
     tiers: Box<dyn OuterTiers>,
     offers: VecDeque<(BlockId, OuterBlock)>,
     offers_max: usize,
-    /// What comes in the step that is being planned.
+    /// Blocks that come in the step that is being planned.
     coming: Vec<ComingBlocks>,
     /// Sequences that may search at once.
     searches: usize,

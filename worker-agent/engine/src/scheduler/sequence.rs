@@ -184,9 +184,8 @@ impl Sequence {
         true
     }
 
-    /// Counts what its search found as computed, and indexes it: it is copied while the step
-    /// computes. The first block that cannot be used ends it: that one and those behind it are
-    /// computed.
+    /// Counts the blocks that its search found as computed, and indexes them: they are copied while
+    /// the step computes. The first block that cannot be used, and those behind it, are computed.
     pub(super) fn onboard(&mut self, pool: &mut Pool, block_size: usize) -> Option<ComingBlocks> {
         let (mut lookup, first, ready) = self.search.take()?;
         let held = self.computed / block_size;

@@ -232,8 +232,8 @@ impl BlockStore {
     }
 
     /// Rank of a source for so many blocks, the first of which is to be read from it: the fastest of
-    /// those that save time, then what was never measured, then all others. Of equal ones the nearest
-    /// is taken, and where nothing is measured all are equal.
+    /// those that save time, then those that were never measured, then all others. Of equal ones the
+    /// nearest is taken, and where nothing is measured all are equal.
     fn rank(&self, source: LoadSource, blocks: usize, pace: EnginePace) -> (u8, Duration) {
         let time = self.read_time(source, blocks);
         let is_measured = match source {

@@ -38,7 +38,7 @@ pub struct DiskLimits {
     pub admission: TierAdmission,
 }
 
-/// Times of an object store, as one worker has them. It holds what it is given.
+/// Times of an object store of unlimited size, as one worker has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLimits {
     /// Before the first byte of a read, and to the end of a write.

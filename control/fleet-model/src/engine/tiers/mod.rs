@@ -67,10 +67,11 @@ pub(crate) struct Tiers {
     begun: u64,
     now: Ps,
     disk: FifoDisk,
-    /// What all workers have written to the object store, and how much of it this one has heard of.
+    /// Blocks that all workers have written to the object store.
     bucket: Bucket,
+    /// Number of these that this worker has heard of.
     heard: usize,
-    /// When the reads and writes that are under way will have ended.
+    /// Times at which the reads and writes under way will have ended.
     disk_reads: Ps,
     disk_writes: Ps,
     object_reads: Ps,

@@ -99,7 +99,7 @@ fn what_others_lend_is_read_from_them_though_a_slower_object_store_has_it() {
         let lent = lender.lend(&ids, &mut told);
         reader.hint(&ids, 0, lent.ready, &mut news);
         let loaded = reader.load(&ids, 28 * MS, &mut news);
-        // The first time nobody knows what the object store takes.
+        // At first nobody knows how long the object store takes.
         assert!(round == 0 || loaded.blocks == 8, "{round}: {loaded:?}");
         reader.advance(reader.now + SECOND, &mut news);
         lender.advance(reader.now, &mut told);
